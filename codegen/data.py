@@ -214,6 +214,10 @@ def definition(data: CData, dtype: str) -> list[str]:
     return [*lines, "};"]
 
 
+#: What a compiler says of two headers that have types of one name.
+OTHERS = "another header has a type of this name with other fields: emit both for data of equal types (1.0, not 1)"
+
+
 def definitions(types: Iterable[CData], dtype: str, guarded: bool = False) -> list[str]:
     """The definitions of data types; ``guarded`` ones may stand in several headers, if they are the same."""
     types = list(types)
@@ -227,6 +231,9 @@ def definitions(types: Iterable[CData], dtype: str, guarded: bool = False) -> li
     whole = hashlib.sha256("\n".join(line for t in types for line in texts[t.name]).encode()).hexdigest()[:8]
     guard = f"HYAD_{'_'.join(t.name for t in types)[:60].upper()}_{whole.upper()}"
     lines += [f"#ifndef {guard} /* several headers may have these types */", f"#define {guard}"]
+    known = [f"HYAD_DATA_{t.name}" for t in types]
+    lines += ["#if " + " || ".join(f"defined({name})" for name in known), f'#error "{OTHERS}"', "#endif"]
+    lines += [f"#define {name}" for name in known]
     lines += [f"typedef const struct {t.cell} *{t.name};" for t in types]
     for t in types:
         lines += texts[t.name]

@@ -336,10 +336,9 @@ class _Host:
             return f"(long long)({size})" if macro else size
         if size in self.named and not macro:
             return self.named[size]
-        size = self.alone(size)
-        if not isinstance(size, tuple):
-            return self.text(size, level, macro)
         operator, a, b = size
+        if operator == "max" and b == 0 and self.natural(a):
+            return self.text(a, level, macro)
         if operator == "power" and not macro:
             return f"hyad_power({self.text(a)}, {b})"
         if operator == "power":
@@ -360,8 +359,11 @@ class _Host:
                 return quotient
             return self.text(("-", a, f"{self.text(b, MUL)}*{quotient}"), level)
         sign, own = SIGNS.get(operator, (f" {operator} ", ORDER if "<" in operator else EQUAL))
-        last = self.alone(b)
-        again = operator == "+" or operator == "*" and not (isinstance(last, tuple) and last[0] in ("//", "%"))
+        first = self.alone(b)  # what is printed of b first
+        while isinstance(first, tuple) and first[0] == "*" and first not in self.named:
+            first = self.alone(first[1])
+        divided = isinstance(first, tuple) and first[0] in ("//", "%") and first not in self.named
+        again = operator == "+" or operator == "*" and not divided
         inner = ORDER + 1 if own == EQUAL else own  # a < b == c is right, and warned of
         out = f"{self.text(a, inner, macro)}{sign}{self.text(b, inner if again else inner + 1, macro)}"
         return f"({out})" if own < level else out

@@ -182,11 +182,7 @@ def run(f: Any, *args: Any) -> Any:
         return model.running()(*args)
     except ModelTypeError as error:
         derived = model.value
-        if (
-            isinstance(derived, Derived)
-            and derived.wrt is None
-            and error.message.endswith("is a number, not an integer")
-        ):
+        if isinstance(derived, Derived) and derived.wrt is None and error.message.endswith(", not an integer"):
             from .differentiate.tracing import as_integers, taken_as_reals  # a warm start needs neither
 
             given = [(k[0], a) for k, a in zip(parameters(derived.function) or (), args) if has_reals(k[1])]

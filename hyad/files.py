@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import types
 from typing import TYPE_CHECKING
 
@@ -67,8 +68,10 @@ def plain_models(text: str) -> bool:
     """Whether a file holds nothing but models (and the lines that require hyad's macros)."""
     try:
         forms = read_forms(text)
-    except ReadError:
-        return "(defmodel" in text and not any(x in text for x in ("(defn", "(setv", "(import"))
+    except ReadError:  # of a model, which says it best, unless there is something else for Hy to read
+        heads = {*re.findall(r"^\(\s*([^\s()]+)", text, re.M)}
+        others = heads - {"defmodel", "defdata", "require", "import"}
+        return "defmodel" in heads and not others and not re.search(r"^\(import (?!hyad)", text, re.M)
     return all(
         f.head() in ("defmodel", "defdata")
         or f.kind == "str"

@@ -45,7 +45,7 @@ from .program.journal import FIRED, OFF
 from .program.journal import without as switched_off
 from .program.names import mangled
 from .program.reader import deep, form_to_lambda, only_model
-from .program.recent import once
+from .program.recent import once, renewed
 from .program.signature import Spec
 from .program.values import ENCODINGS, Closure, Derived, Function
 
@@ -541,6 +541,15 @@ def redefined(name: str) -> None:
     for model in list(_named):
         if name in model._globals:
             model._forget()
+
+
+def all_redefined() -> None:
+    """A primitive has a new meaning: any model may have been compiled with the old one."""
+    for model in list(_named):
+        model._forget()
+
+
+renewed.append(all_redefined)
 
 
 @border

@@ -1,7 +1,8 @@
 """Sparse Jacobians and Hessians, as matrices of SciPy.
 
-The pattern is found from the program (``sparsity``), for the shapes and the integers of a call; it is kept, and found
-again only when these change. What computes the numbers is compiled once for a signature:
+The pattern is found from the program (``sparsity``), for the shapes and the integers of a call, and for the reals that
+subscripts are computed from; it is kept, and found again only when these change. What computes the numbers is compiled
+once for a signature:
 
 * where rows come from a loop whose iterations read few numbers each, that loop computes each iteration's dense block
   of the matrix, and no pass is wasted on a zero (``blocks``);
@@ -20,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from .core import BOOL, INT, REAL, Arr, Leaf, Node, Program, Var, leaves
+from .core import BOOL, INT, REAL, Arr, Leaf, Node, Program, Var, free_vars, leaves
 from .differentiate.blocks import Group, entries
 from .differentiate.elements import elements
 from .errors import DerivativeError, HyadError, ModelTypeError, border
@@ -46,11 +47,12 @@ def sparse_jacobian(f: Any, wrt: Any = None) -> SparseDerivative:
     name or a tuple of them; by default all arguments that hold reals, or integers where none does. So integers beside
     reals are taken for indices, counts or data, and have no columns, where ``jacobian`` takes those that are not
     declared ``Int`` as real: name them in ``wrt``, or give reals, for columns. Entries that are zero by chance are
-    stored too: for the same shapes and integer arguments, the matrix always has the same entries.
+    stored too: for the same shapes and integer arguments, the matrix always has the same entries, unless subscripts are
+    computed from reals that are not in ``wrt``: then for the same of these.
 
-    The pattern is found from the program, at the first call and whenever shapes or integer arguments change. Beside
-    the matrix, of the same arguments, ``.pattern(..)`` gives its pattern, ``.how(..)`` says how it is computed, and
-    ``.source(..)`` is the C that does.
+    The pattern is found from the program, at the first call and whenever these change. Beside the matrix, of the same
+    arguments, ``.pattern(..)`` gives its pattern, ``.how(..)`` says how it is computed, and ``.source(..)`` is the C
+    that does.
 
     >>> f = hyad.model("(fn [x] (build (- (len x) 1) (fn [i] (* (get x i) (get x (+ i 1))))))")
     >>> hyad.sparse_jacobian(f)(np.array([1.0, 2.0, 3.0])).toarray()
@@ -205,7 +207,7 @@ class Signature:
         try:
             self.program: Program = base.program(self.specs)
         except ModelTypeError as error:
-            if owner.wrt is not None and error.message.endswith("is a number, not an integer"):
+            if owner.wrt is not None and error.message.endswith(", not an integer"):
                 error.hint = "the parameters in wrt are taken as real: leave out what is an index or a size"
             raise
         for r in self.program.body.results:
@@ -227,6 +229,11 @@ class Signature:
             found = deep(elements, primal, moving)
             if found is not None:
                 self.added = ElementPrograms(self.loaded(found[0]), self.loaded(found[1]), found[2], moving)
+        places = self.places if self.added is None else self.added.places
+        self.finds: set[int] = set()  # the parameters that subscripts are computed from
+        if places is not None:
+            read = free_vars(places.program.body)
+            self.finds = {k for k, p in enumerate(places.program.params) if p in read}
 
     def loaded(self, program: Program) -> Callable[..., Any]:
         """A program of the same arguments, compiled."""
@@ -249,7 +256,8 @@ class Signature:
         key = []
         for k, (p, v) in enumerate(zip(self.program.params, values)):
             elem = p.type.elem if isinstance(p.type, Arr) else p.type
-            key.append(np.shape(v) if k in moving or elem not in (INT, BOOL) else np.asarray(v))
+            counts = k not in moving and (elem in (INT, BOOL) or k in self.finds)
+            key.append(np.asarray(v) if counts else np.shape(v))
         for n, (known, plan) in enumerate(self.plans):
             if all(map(same, known, key)):
                 if n:

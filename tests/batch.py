@@ -120,7 +120,7 @@ class Batch:
             return
         paths = []
         for fn in functions:
-            if fn.arena:
+            if f'#include "{fn.name}.h"' in fn.source:
                 (folder / f"{fn.name}.h").write_text(fn.header, encoding="utf-8")
             path = folder / f"{fn.name}.c"
             path.write_text(f"#include <stdlib.h>\n{fn.source}\n{wrapper(fn)}", encoding="utf-8")

@@ -134,6 +134,13 @@ def test_a_script_is_run(capsys, files: Path) -> None:
         text = f"(require hyad.macros [defmodel])\n{models}\n(print (+ 1 2))"
         (files / f"{name}.hy").write_text(text)
         assert said(capsys, "run", f"{name}.hy").split() == ["3"]
+    macro = (
+        "(require hyad.macros [defmodel])\n(defmacro twice [e] `(+ ~e ~e))\n(defmodel f [x] (* x x))\n(print (twice 3))"
+    )
+    (files / "macro.hy").write_text(macro)
+    assert said(capsys, "run", "macro.hy").split() == ["6"]
+    (files / "macro.hy").write_text(macro.replace("(* x x)", "(twice x)") + "(f 2.0)")
+    assert main(["run", "macro.hy"]) and "a model expands no macros of your own" in capsys.readouterr().err
     (files / "constant.hy").write_text("(require hyad.macros [defmodel])\n(setv k 2.0)\n(defmodel c [] (* k k))")
     assert said(capsys, "run", "constant.hy") == "4.0\n"
 

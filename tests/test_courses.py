@@ -62,8 +62,6 @@ STAYS = {
     "sums": ("[#^ (Vec n) u #^ (Mat n k) a #^ Int s] (ifold (fn [u t] (map (fn [x row] (tanh (fold (fn [s e] (+ s (* e"
              " x))) 0.0 row))) u a)) u s)", ((90,), (90, 70), 4)),
     "wide": ("[#^ (Mat n 200) u #^ Int s] (ifold (fn [u t] (map (fn [r] (map sin r)) u)) u s)", ((70, 200), 3)),
-    "late": ("[#^ (Mat l n) h #^ (Vec n) x] (ifold (fn [h i] (let [r (map + (get h i) x) h2 (update h i r)"
-             " q (map + (get h i) (get h2 0))] (update h2 0 q))) h (len h))", ((4, 80), (80,))),
 }  # fmt: skip
 
 

@@ -530,6 +530,22 @@ def test_names_of_the_module_after_a_call_with_an_array_of_unknown_size(grow: st
     assert hyad.grad(f)(1.5) == 24.0
 
 
+def test_models_with_a_primitive_that_is_redefined_are_compiled_anew() -> None:
+    f = hyad.model("(fn [x] (sin (times-own x)))", namespace={})
+    for k in (1.0, 5.0):
+        hyad.defprim("times-own", ["x"], partials=[str(k)], python=lambda x, k=k: k * x, c=f"{k}*({{0}})")
+        for value in (f(2.0), hyad.run(f, 2.0), hyad.value_and_grad(f)(2.0)[0]):
+            assert value == pytest.approx(np.sin(2 * k), rel=1e-15)
+        assert hyad.grad(f)(2.0) == pytest.approx(k * np.cos(2 * k), rel=1e-15)
+
+
+def test_a_key_is_itself_beside_one_that_hy_calls_alike() -> None:
+    f = hyad.model("""(fn [p] (- (* 10 (get p "a-b")) (get p "a_b")))""", namespace={})
+    for p in ({"a-b": 2.0, "a_b": 5.0}, {"a_b": 5.0, "a-b": 2.0}):
+        assert f(p) == hyad.run(f, p) == 15.0
+        assert hyad.grad(f)(p) == {"a-b": 10.0, "a_b": -1.0}
+
+
 def test_a_redefined_model_is_compiled_anew() -> None:
     namespace: dict[str, Any] = {}
     namespace["g"] = hyad.model("(defmodel g [x] (* 2 x))", namespace=namespace)

@@ -740,3 +740,28 @@ def test_rotations_in_place(n: int, sweeps: int) -> None:
     a = np.random.default_rng(0).normal(size=(n, n))
     dense = np.reshape(hyad.hessian(f, wrt=0)(a, sweeps), (n * n, n * n))
     np.testing.assert_allclose(hyad.sparse_hessian(f, wrt=0)(a, sweeps).toarray(), dense, atol=1e-12)
+
+
+FOUND = (
+    "(map (fn [z] (let [i (int (floor z)) t (- z i)] (+ (* (- 1 t) (get x i)) (* t (get x (+ i 1)))))) q)",
+    "(map (fn [z] (square (interp z [0.0 1.0 2.0 3.0 4.0 5.0] x))) q)",
+    "(map (fn [z] (square (get x (searchsorted [0.0 1.0 2.0 3.0 4.0 5.0] z)))) q)",
+    "(get x (argsort q))",
+    "(build 2 (fn [k] (square (get x (argmax (* (get q k) q))))))",
+    "(build 2 (fn [k] (square (get x (if (> (get q k) 1.0) 0 3)))))",
+    "(build 2 (fn [k] (let [i (ref 0)] (while (> (get q k) (deref i)) (set! i (+ 1 (deref i))))"
+    " (square (get x (deref i))))))",
+)
+
+
+@pytest.mark.parametrize("body", FOUND)
+def test_entries_move_with_the_reals_that_subscripts_come_from(body: str) -> None:
+    x, places = np.arange(1.0, 7.0), ([0.5, 3.2], [4.5, 0.2], [0.5, 3.2], [1.5, 2.5])
+    for text, sparse, dense in (
+        (body, hyad.sparse_jacobian, hyad.jacobian),
+        (f"(sum (map (fn [y] (* y y y)) {body}))", hyad.sparse_hessian, hyad.hessian),
+    ):
+        f = hyad.model(f"(fn [x q] {text})", namespace={})
+        found = sparse(f, wrt="x")
+        for q in map(np.array, places):
+            np.testing.assert_allclose(found(x, q).toarray(), dense(f, wrt="x")(x, q), rtol=1e-13)

@@ -193,7 +193,10 @@ def forward_product(sp: Specialiser, derived: Derived, args: list[Value]) -> Val
         return traced
     tangents: dict[Var, dict[int, Atom]] = {}
     for k, ps in zip(at, traced.params):
-        atoms = [sp.b.reals(a) for a in flatten(moves[k], span)[0]]
+        atoms, point = flatten(moves[k], span)[0], flatten(points[k], span)[0]
+        if len(atoms) == len(point):  # what stands for a truth value moves nothing
+            atoms = [a for a, x in zip(atoms, point) if elem_of(x) != BOOL]
+        atoms = [sp.b.reals(a) for a in atoms]
         message = f"a {'vector' if derived.said == 'hvp' else 'tangent'} must have the shape of its argument"
         same_shapes(sp, ps, atoms, unlike(message, describe(moves[k]), describe(points[k])))
         here = traced.here

@@ -88,7 +88,9 @@ def jacobian(sp: Specialiser, derived: Derived, args: list[Value], symmetric: bo
         )
     for r in traced.block.results:
         if elem_of(r) != REAL:
-            raise DerivativeError(f"a result of this function is {describe(r)}: it has no derivative", span)
+            hint = "name the other arguments: `:wrt x`, or `wrt=` from Python" if symmetric else None
+            what = "the gradient has" if symmetric else "a result of this function is"
+            raise DerivativeError(f"{what} {describe(r)}: it has no derivative", span, hint)
     inputs, outputs = extent(traced.wrt), extent(traced.block.results)
     if inputs == 0 or outputs == 0:
         results, blocks = empty_jacobian(sp, traced)

@@ -187,7 +187,7 @@ def trace(
         try:
             value = sp.now(sp.call(derived.function, fresh, (None,) * len(fresh), None))
         except ModelTypeError as error:
-            if integers and error.message.endswith("is a number, not an integer"):
+            if integers and error.message.endswith(", not an integer"):
                 error.hint = taken_as_reals(name, integers)
             raise
         if arrays:

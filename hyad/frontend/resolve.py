@@ -19,6 +19,7 @@ from ..errors import DerivativeError, ModelTypeError, UnboundError
 from ..program.advice import as_hint, instead
 from ..program.data import Data as PythonData
 from ..program.forms import prelude_texts
+from ..program.names import mangled
 from ..program.primitives import PRIMITIVES
 from ..program.reader import SPECIAL, prelude
 from ..program.values import OPERATORS, PARTS, Builtin, Constructing, TupleValue, Value, constant, for_parts
@@ -63,7 +64,7 @@ def resolve(sp: Specialiser, name: Global) -> Value:
         return constant(number, name.span)
     if name.name in SPECIAL:
         raise ModelTypeError(f"`{name.name}` is a form, not a value", name.span, f"write `({name.name} ...)`")
-    raise UnboundError(f"nothing binds `{name.name}`", name.span, similar(name))
+    raise UnboundError(f"nothing binds `{name.name}`", name.span, similar(name, sp.scope))
 
 
 def in_scope(scope: Callable[[str], tuple[bool, Any]], name: str) -> tuple[bool, Any]:
@@ -201,12 +202,14 @@ def as_index(name: str, text: str) -> bool:
     return re.search(rf"{loops}(?:{brackets}|{index}\s+{size})\s*(?!\s*\(fn\b)\(", text) is not None
 
 
-def similar(name: Global) -> str:
+def similar(name: Global, scope: Callable[[str], tuple[bool, Any]]) -> str:
     """What a user may have meant by a name that nothing binds: what the language calls it, or has, or the model itself
-    holds."""
+    holds; a macro of the user's module, of which models know nothing."""
     import difflib
 
     text = name.name
+    if mangled(text) in getattr(scope, "namespace", {}).get("_hy_macros", ()):
+        return "a model expands no macros of your own: make it a model, `(defmodel name [x] ...)`, and call it"
     bare = re.split(r"[./](?=.)", text)[-1]
     other = written(text)
     if other is not None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..core import REAL, Atom, Var, elem_of
+from ..core import BOOL, REAL, Atom, Var, elem_of, type_of
 from ..errors import DerivativeError, ModelTypeError
 from ..program.values import Closure, Function, Spans, Value, captures, describe, flatten, unflatten
 from .annotations import parameters
@@ -18,6 +18,8 @@ from .arguments import function_arg, operand
 
 if TYPE_CHECKING:
     from .specialise import Specialiser
+
+ADJOINT = "adjoints that a rule of `ruled` gives must have the shapes of the arguments"
 
 
 def ruled(sp: Specialiser, args: list[Value], spans: Spans, var: Var | None) -> Value:
@@ -70,21 +72,37 @@ class Rule:
 
     def tangent(self, args: Sequence[Atom], y: Atom, dots: Sequence[Atom]) -> Atom:
         """The tangent of ``y`` for those of the operands."""
-        (dot,) = self.apply(self.jvp, [*args, y, *dots], 1)
+        (dot,) = self.apply(self.jvp, [*args, y, *dots], [y])
         return dot
 
     def adjoints(self, args: Sequence[Atom], y: Atom, y_bar: Atom) -> list[Atom]:
         """The adjoints of the operands for that of ``y``."""
-        return self.apply(self.vjp, [*args, y, y_bar], self.moving)
+        return self.apply(self.vjp, [*args, y, y_bar], args[: self.moving])
 
-    def apply(self, rule: Function, given: Sequence[Atom], count: int) -> list[Atom]:
-        """What a rule gives of ``given``, as ``count`` numbers and arrays: a user's as it is written; the prelude's are
-        differentiation's own."""
+    def apply(self, rule: Function, given: Sequence[Atom], like: Sequence[Atom]) -> list[Atom]:
+        """What a rule gives of ``given``, numbers and arrays of the shapes of ``like``: a user's as it is written; the
+        prelude's are differentiation's own, and known to fit."""
         sp, span = self.sp, self.sp.b.span
         own = isinstance(rule, Closure) and rule.is_library
         with sp.b.differentiating() if own else sp.b.as_written():
             atoms = flatten(sp.now(sp.call(rule, given, (None,) * len(given), None)), span)[0]
         sp.b.span = span
-        if len(atoms) != count:
-            raise DerivativeError(f"a rule of `ruled` gives {len(atoms)} values, not {count}", span)
+        if len(atoms) != len(like):
+            raise DerivativeError(f"a rule of `ruled` gives {len(atoms)} values, not {len(like)}", span)
+        if not own:
+            for a, x in zip(atoms, like):
+                self.fits(a, x, rule is self.jvp)
         return [sp.b.reals(a) for a in atoms]
+
+    def fits(self, made: Atom, like: Atom, forwards: bool) -> None:
+        """Require what a user's rule gives to have the shape of the result, or of an argument."""
+        b = self.sp.b
+        of = "tangent of a `ruled` value must have the value's shape" if forwards else ADJOINT
+        one, other = type_of(made), type_of(like)
+        if len(getattr(one, "dims", ())) != len(getattr(other, "dims", ())) or elem_of(made) == BOOL:
+            made_ = "truth values" if elem_of(made) == BOOL else describe(made)
+            hint = f"the rule gives {made_}, where {describe(like)} is due"
+            raise DerivativeError(f"the {of}", b.span, hint)
+        for n, m in zip(getattr(one, "dims", ()), getattr(other, "dims", ())):
+            if not b.require_equal(n, m, f"the {of}"):
+                raise DerivativeError(f"the {of}", b.span, f"the rule gives {describe(made)}, not {describe(like)}")

@@ -214,10 +214,9 @@ def field(sp: Specialiser, value: Value, name: str) -> Value:
             return sp.impossible(f"{describe(known)} has no field `{name}`")
 
         return cases(sp, value, read, None)  # type: ignore[arg-type]
-    if isinstance(value, TupleValue) and value.keys and mangled(name) in value.keys:
-        return value.items[value.keys.index(mangled(name))]
-    if isinstance(value, TupleValue) and value.keys and name in value.keys:
-        return value.items[value.keys.index(name)]
+    for key in (name, mangled(name)):  # a dict may have both
+        if isinstance(value, TupleValue) and value.keys and key in value.keys:
+            return value.items[value.keys.index(key)]
     what = describe(value)
     if name in ATTRIBUTES and what.startswith("an array"):
         return sp.call(language(ATTRIBUTES[name]), [value], (None,), None)

@@ -39,8 +39,8 @@ SHORT = 64  # elements of a row that a thread adds by itself: such rows go throu
 
 
 def by_elements(bind: Bind) -> list[Bind]:
-    """A parallel loop that adds long rows at places that only data know, as one that adds elements."""
-    if not any(r.kind == "scatter" for r in reductions(bind.op) or ()):
+    """A parallel loop that adds long rows to an array, as one that adds elements."""
+    if not any(r.kind in ("scatter", "slice") for r in reductions(bind.op) or ()):
         return [bind]
     body = written(bind.op.body)
     return [bind if body is bind.op.body else Bind(bind.vars, with_blocks(bind.op, [body]), bind.span)]

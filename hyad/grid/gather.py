@@ -59,6 +59,7 @@ from ..core import (
 from ..passes.optimise import fuse, products
 from ..passes.spread import changed, nest, next_level, reductions, work
 from ..passes.stores import assign
+from ..passes.unbranched import unbranched
 from ..program.affine import affine_add, affine_in
 from ..program.dead import dead_code, tidy
 from ..program.journal import on
@@ -89,7 +90,7 @@ from .scattered import parted, scattered
 from .stencils import stencil
 from .sums_first import sums_first
 from .teams import joined, passes, renamed, whole
-from .turned import turned
+from .turned import along, turned
 
 LONG = 64  # iterations that are worth a loop of their own
 
@@ -110,6 +111,11 @@ def spread(
             watch(name, program)
 
     by(added_block)
+    if on("unbranched"):  # each element is made where its branch is
+        made = unbranched(program, own=True)
+        if made is not program:
+            program = dead_code(assign(dead_code(made)))
+            program = dead_code(fuse(program)) if on("fuse") else program
     by(rows_block)
     if stepped(program.body):
         program = dead_code(assign(program))  # what an iteration adds to a row of its own is a row that it makes
@@ -128,22 +134,33 @@ def spread(
     before = program
     by(lambda block: each(block, lambda bind: [turned(bind)]), "turned")
     if program is not before and on("fuse"):
-        program = dead_code(fuse(dead_code(assign(program))))
+        program = dead_code(fuse(dead_code(assign(program, by_rows=False))))
     by(lambda block: indexed_block(block, stencil), "stencils")  # those that are nests of their own only now
     by(joined_block, "teams")
     by(lambda block: indexed_block(block, scattered), "gather")
     by(gather_block, "gather")
     by(rectangle_block, "rectangles")
-    program = dead_code(products(dead_code(assign(program))))  # those of a gradient are whole only now
+    program = dead_code(products(dead_code(assign(program, by_rows=False))))  # those of a gradient are whole only now
+    if on("fuse") and any(map(copied, all_binds(program.body))):
+        program = dead_code(fuse(program))  # what is stacked again and again is read where it is
     by(lambda block: product_block(block, stacked=True))
     if deterministic:
         by(lambda block: each(block, in_fixed_point))
     return program
 
 
+def copied(bind: Bind) -> bool:
+    """Whether a loop stacks an array that is the same in all iterations."""
+    op = bind.op
+    if type(op) is not Loop:
+        return False
+    inside = {v for b in op.body.binds for v in b.vars} | {*op.accs}
+    return any(isinstance(type_of(r), Arr) and r not in inside for r in op.body.results[len(op.accs) :])
+
+
 def added_block(block: Block) -> Block:
     """A block in which an element that becomes itself and something is added to: ``(update a i (+ (get a i) x))`` =>
-    ``(add-at a i x)``, which iterations may do in any order."""
+    ``(add-at a i x)``, which iterations may do in any order; so is a row all of whose elements do."""
     if not any(type(b.op) is Prim and b.op.name == "update" for b in all_binds(block)):
         return block
     made = {v: b.op for b in block.binds for v in b.vars}
@@ -154,6 +171,11 @@ def added_block(block: Block) -> Block:
             term = term_added(op, block, made)
             if term is not None:
                 b = Bind(b.vars, Prim("add-at", (*op.args[:-1], term)), b.span)
+            elif most_uses(block, op.args[-1]) == 1:
+                added = row_added(block, op.args[-1], op.args[0], op.args[1:-1], op.args[0], b)
+                if added is not None:
+                    out += added
+                    continue
         inner = [added_block(r) for r in blocks_of(op)]
         out.append(Bind(b.vars, with_blocks(op, inner), b.span) if inner else b)
     return tidy(Block(tuple(out), block.results))
@@ -169,6 +191,44 @@ def term_added(op: Prim, block: Block, made: dict[Var, Op]) -> Atom | None:
         old = made.get(was)
         if type(old) is Prim and old.name == "get" and list(old.args) == place and most_uses(block, was) == 1:
             return term if not isinstance(type_of(was), Arr) and term is not was else None
+    return None
+
+
+def row_added(block: Block, row: Atom, old: Atom, place: Sequence[Atom], to: Atom, bind: Bind) -> list[Bind] | None:
+    """What a block makes of a row that it stores at a place of an array ``old``, where each of its elements is the one
+    that is there and something: additions to ``to``, the last of which binds what ``bind`` does."""
+    source = next((x for x in block.binds if row in x.vars), None)
+    op = source.op if source is not None else None
+    made = {v: x.op for x in block.binds for v in x.vars}
+
+    def added(inner: Block, value: Atom, at: Sequence[Atom], to: Atom, bind: Bind) -> list[Bind] | None:
+        """The same of an element, or a part, of the row."""
+        if isinstance(type_of(value), Arr):
+            return row_added(inner, value, old, at, to, bind) if most_uses(inner, value) == 1 else None
+        here = made if inner is block else {v: x.op for x in inner.binds for v in x.vars}
+        term = term_added(Prim("update", (old, *at, value)), inner, here)
+        return None if term is None else [Bind(bind.vars, Prim("add-at", (to, *at, term)), bind.span)]
+
+    if type(op) is Loop and not op.accs and len(source.vars) == 1:
+        acc, last = (Var(bind.vars[0].name, bind.vars[0].type, bind.span) for _ in range(2))
+        steps = added(op.body, op.body.results[0], (*place, op.index), acc, Bind((last,), op, bind.span))
+        if steps is None:
+            return None
+        body = tidy(Block((*op.body.binds, *steps), (last,)))
+        if old in free_vars(body):
+            return None
+        return [Bind(bind.vars, Loop(op.count, op.index, (to,), (acc,), body), bind.span)]
+    if type(op) is Prim and op.name == "array":
+        steps = []
+        for k, value in enumerate(op.args):
+            done = k == len(op.args) - 1
+            var = bind.vars[0] if done else Var(bind.vars[0].name, bind.vars[0].type, bind.span)
+            step = added(block, value, (*place, integer(k)), to, Bind((var,), op, bind.span))
+            if step is None:
+                return None
+            steps += step
+            to = var
+        return steps
     return None
 
 
@@ -678,20 +738,40 @@ def chain_of(body: Block, result: Atom) -> list[Var] | None:
 
 
 def only_adds(op: Loop, k: int) -> bool:
-    """Whether a loop does nothing with an array accumulator but add to it, outside of branches."""
-    v = op.body.results[k]
-    made = {x: (b, j) for b in op.body.binds for j, x in enumerate(b.vars)}
-    while v is not op.accs[k]:
-        if v not in made or most_uses(op.body, v) != 1:
+    """Whether a loop does nothing with an array accumulator but add to it."""
+    return most_uses(op.body, op.accs[k]) == 1 and only_added(op.body, op.body.results[k], op.accs[k])
+
+
+def only_added(block: Block, v: Atom, start: Atom) -> bool:
+    """Whether a block makes ``v`` of an array by adding to it, and does nothing else with what comes between."""
+    made = {x: (b, j) for b in block.binds for j, x in enumerate(b.vars)}
+    while v is not start:
+        if v not in made or most_uses(block, v) != 1:
             return False
         b, j = made[v]
         if type(b.op) is Prim and b.op.name == "add-at":
             v = b.op.args[0]
         elif type(b.op) is Loop and j < len(b.op.accs) and only_adds(b.op, j):
             v = b.op.inits[j]
+        elif type(b.op) is If:
+            v = source(b.op.then, b.op.then.results[j])
+            if not all(only_added(arm, arm.results[j], v) for arm in (b.op.then, b.op.orelse)):
+                return False
         else:
             return False
-    return most_uses(op.body, v) == 1
+    return True
+
+
+def source(block: Block, v: Atom) -> Atom:
+    """The array, of without a block, that one is a later state of."""
+    made = {x: (b, j) for b in block.binds for j, x in enumerate(b.vars)}
+    while v in made:
+        b, j = made[v]
+        before = source(b.op.then, b.op.then.results[j]) if type(b.op) is If else changed(b, j)
+        if before is None:
+            return v
+        v = before
+    return v
 
 
 def into_rows(block: Block, table: dict[Var, Var], t: Arr, index: Var) -> Block:
@@ -714,6 +794,11 @@ def into_rows(block: Block, table: dict[Var, Var], t: Arr, index: Var) -> Block:
                     inits[k] = table[z]
             body = into_rows(op.body, inner, t, index)
             out.append(Bind(tuple(vars_), Loop(op.count, op.index, tuple(inits), tuple(accs), body), b.span))
+        elif type(op) is If and not {*free_vars(op.then), *free_vars(op.orelse)}.isdisjoint(table):
+            then, orelse = (into_rows(arm, table, t, index) for arm in (op.then, op.orelse))
+            vars_ = [v if type_of(r) == v.type else Var(v.name, t, v.span) for v, r in zip(b.vars, then.results)]
+            table.update((v, new) for v, new in zip(b.vars, vars_) if v is not new)
+            out.append(Bind(tuple(vars_), If(op.cond, then, orelse), b.span))
         else:
             out.append(b)
     return Block(tuple(out), tuple(table.get(r, r) if type(r) is Var else r for r in block.results))
@@ -819,9 +904,19 @@ def to_take(levels: Sequence[Bind], corner: Triangle | None = None) -> list[tupl
         over = [m for m, i in enumerate(indices) if i not in free]
         if corner and (inner.index not in free or dear(x, statements(levels, []))):
             continue
-        if over:
+        if over or corner is None and len(free) == len(subs) and out_of_order(x, levels, free):
             taken.append((k, store.op, free, over))
     return taken
+
+
+def out_of_order(x: Atom, levels: Sequence[Bind], free: Sequence[Var]) -> bool:
+    """Whether a nest adds a number to each element once, in another order than they lie in; not where several arrays
+    lie in that order. One is read by tiles."""
+    indices = [b.op.index for b in levels]
+    if not on("turned") or free == indices:
+        return False
+    block = tidy(Block(statements(levels, ()), (x,)))
+    return free[-1] is indices[-1] or along(block, indices[-1]) <= along(block, free[-1]) + 1
 
 
 def dear(x: Atom, binds: Sequence[Bind]) -> bool:
@@ -903,6 +998,9 @@ def sums(
     mine = [table[i] for i in free]
     sizes = [counts[i] for i in free]
     before: list[Bind] = []
+    if not over:
+        block = substitute(tidy(Block(tuple(binds), (x,))), table)
+        return [adding(bind.vars[k], op.inits[k], mine, sizes, mine, block, bind.span)]
     first, *more = over
     matrix = corner is None and len(free) == 2 and len(over) == 1 and x not in kept and product(x, binds)
     if corner is None and not matrix and by_rows(x, binds, free, over, kept, indices):

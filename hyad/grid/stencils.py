@@ -40,7 +40,7 @@ from ..core import (
 )
 from ..passes.spread import nest, reductions, work
 from ..program.additions import ZERO, Addition, added, additions, total
-from ..program.affine import Affine, affine_add, affine_in
+from ..program.affine import Affine, affine_add, affine_in, with_factors
 from ..program.dead import tidy
 from .nesting import adding, folding, operation, stacking, statements, without
 from .teams import renamed
@@ -83,7 +83,7 @@ class Nest:
         self.inner = self.ops[-1]
         self.sums = {v: op for v, op in integers.items() if op.name in ("+", "-")}
         self.prims = integers
-        self.made = {v for o in self.ops for b in o.body.binds for v in b.vars} | {*self.indices}
+        self.made = {v for b in all_binds(self.ops[0].body) for v in b.vars} | {*self.indices}
 
     def numbers(self) -> dict[int, int]:
         """Each accumulator's number in the innermost loop."""
@@ -111,7 +111,8 @@ class Nest:
         op = self.prims.get(sub)
         if op is not None and op.name in ("max", "min"):
             return self.kept_inside(op, size)
-        constant, rest = affine_in(sub, self.sums)
+        inner = {v: x for v, x in self.prims.items() if v in self.made}  # sizes stay as they are
+        constant, rest = with_factors(affine_in(sub, self.sums), inner)
         also = tuple((v, k) for v, k in rest.items() if v not in self.made)
         mine = {v: k for v, k in rest.items() if v in self.made}
         plain = all(abs(k) == 1 for k in rest.values()) and {*mine} <= {*self.indices}
@@ -264,13 +265,15 @@ class Nest:
         stacks: dict[Var, Var] = {}
         for kind in reductions(op) or ():
             k = kind.accs[0]
-            if kind.kind != "scatter" or op.accs[k].type.elem != REAL:
+            if kind.kind not in ("scatter", "slice") or op.accs[k].type.elem != REAL:
                 continue
             sizes = op.accs[k].type.dims
             terms = self.terms(number[k], sizes, stacks)
             if terms is None:
                 continue
             made, read = terms
+            if kind.kind == "slice" and all(w.own for ways in made for w in ways):
+                continue  # each iteration has elements of its own
             whole = all(len(w) == len(self.ops) and all(x.along is None for x in w) for w in made)
             if (
                 not read

@@ -38,8 +38,24 @@ def operation(name: str) -> Operation:
     return found
 
 
+#: Integers beyond 64 bits come round from the other end, as those of compiled code.
+LEAST, MOST = -(2**63), 2**63 - 1
+
+
+def wrapping(function: Callable[..., Any]) -> Callable[..., Any]:
+    def meaning(*args: Any) -> Any:
+        y = function(*args)
+        if y.__class__ is int and not LEAST <= y <= MOST:
+            return (y - LEAST) % 2**64 + LEAST
+        return y
+
+    return meaning
+
+
 def make(row: Primitive) -> Operation:
     python = row.python if row.name in BUILTIN else item_of(row.python)
+    if row.name in ("+", "-", "*", "neg", "abs", "square"):
+        python = wrapping(python)
     if len(row.params) == 1:
         one = frozenset(c for c, t in _TYPES.items() if row.result((t,)))
 

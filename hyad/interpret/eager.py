@@ -379,7 +379,7 @@ class Runtime:
             return "value", number
         if name.name in SPECIAL:
             raise ModelTypeError(f"`{name.name}` is a form, not a value", name.span, f"write `({name.name} ...)`")
-        raise UnboundError(f"nothing binds `{name.name}`", name.span, similar(name))
+        raise UnboundError(f"nothing binds `{name.name}`", name.span, similar(name, scope))
 
     def realise(self, name: str, meaning: tuple[str, Any], env: dict[str, Any], key: str) -> Any:
         kind, value = meaning

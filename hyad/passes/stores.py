@@ -50,17 +50,18 @@ from ..program.rebuild import Rebuild, rebuilt
 from .rows import by_row
 
 
-def assign(program: Program) -> Program:
+def assign(program: Program, by_rows: bool = True) -> Program:
     """Turns an accumulation that adds exactly once to each element of fresh zeros into stores, which need no zeros;
     also what is added to them first.
 
     ``(ifold (fn [v i] (add-at v i x)) (zeros n) n)``  =>  ``(build n (fn [i] x))``, and the same for a matrix in two
     loops; so is a sum with each element of a matrix that is needed as it was, which would be copied first; where the
     loop runs backwards through the elements, an ``update`` of memory that was never cleared; where it
-    comes to one element of each row, as on a diagonal, an ``update`` of zeros.
+    comes to one element of each row, as on a diagonal, an ``update`` of zeros. ``by_rows``: a loop that adds to a row
+    in each iteration makes that row, of zeros of its own.
     """
     for _ in range(2):  # what is added to arrays that have become builds
-        pass_ = Assign(program.body)
+        pass_ = Assign(program.body, by_rows)
         body = pass_.block(program.body)
         program = with_body(program, substitute(body, pass_.renamed) if pass_.renamed else body)
         if not pass_.renamed:
@@ -69,7 +70,8 @@ def assign(program: Program) -> Program:
 
 
 class Assign:
-    def __init__(self, body: Block) -> None:
+    def __init__(self, body: Block, by_rows: bool) -> None:
+        self.by_rows = by_rows
         self.definitions = {v: bind.op for bind in all_binds(body) for v in bind.vars if type(bind.op) is Prim}
         self.renamed: dict[Var, Atom] = {}  # arrays that came to be stacked
         built = [bind for bind in all_binds(body) if type(bind.op) is Loop and not bind.op.accs]
@@ -120,9 +122,8 @@ class Assign:
         while k < len(accs):
             at = self.single_store(op, inits[k], accs[k], Block(tuple(body), tuple(results)), k)
             if at is None:
-                rows = self.rows(
-                    Loop(op.count, op.index, tuple(inits), tuple(accs), Block(tuple(body), tuple(results))), k
-                )
+                here = Loop(op.count, op.index, tuple(inits), tuple(accs), Block(tuple(body), tuple(results)))
+                rows = self.rows(here, k) if self.by_rows else None
                 if rows is None:
                     k += 1
                 else:

@@ -38,7 +38,7 @@ MOST = 8
 PLACES = ("+", "-", "*", "min", "max", "select", "<", "<=", ">", ">=", "=", "!=", "and", "or", "not")
 
 
-def unbranched(program: Program) -> Program:
+def unbranched(program: Program, own: bool = False) -> Program:
     """Moves what the branches of an innermost loop add to array elements behind the branches, as zero where a branch is
     not taken; not to elements that may be out of range.
 
@@ -47,9 +47,9 @@ def unbranched(program: Program) -> Program:
     What both branches store in one element is stored after them. Design decision: differentiation's own additions
     alone, of which one more zero changes nothing; a number that a branch does not make is not there, NaN or not. Then a
     compiler has no stores that depend on a condition, and takes several iterations at once. Not where a branch calls
-    the library, nor where elements are found by an index.
+    the library, nor where elements are found by an index. With ``own``, for threads, elements of the iteration alone.
     """
-    pass_ = Unbranched(Builder(), program)
+    pass_ = Unbranched(Builder(), program, own)
     if not any(chooses_arrays(loop.body) and pass_.takes(loop) for loop in loops_of(program)):
         return program
     made = rebuilt(program, pass_)
@@ -72,16 +72,18 @@ class Change(NamedTuple):
 class Unbranched(Rebuild):
     """``unbranched`` for a program."""
 
-    def __init__(self, builder: Builder, program: Program) -> None:
+    def __init__(self, builder: Builder, program: Program, own: bool = False) -> None:
         super().__init__(builder)
+        self.own = own
+        self.index: Var | None = None
         self.sums = sums_in(program.body)
         self.inside = False
         self.found = False
 
     def loop(self, op: Loop, bind: Bind) -> Sequence[Atom]:
-        around, self.inside = self.inside, self.takes(op)
+        around, self.inside, self.index = (self.inside, self.index), self.takes(op), op.index
         out = super().loop(op, bind)
-        self.inside = around
+        self.inside, self.index = around
         return out
 
     def takes(self, op: Loop) -> bool:
@@ -131,6 +133,8 @@ class Unbranched(Rebuild):
                 array, *place, value = x.op.args  # type: ignore[union-attr]
                 readers = sum(at in reads(y) for y in block.binds) + block.results.count(at)
                 if readers != 1 or isinstance(type_of(value), Arr) or x.op.name == "add-at" and not x.soft:  # type: ignore
+                    return None
+                if self.own and place[-1] is not self.index:
                     return None
                 steps.insert(0, Change(x, k, tuple(place)))
                 at = array

@@ -13,7 +13,7 @@ from ..core import BOOL, INT, REAL
 from ..errors import DerivativeError, HyadError, ModelTypeError, ReadError, border
 from .names import is_symbol
 from .primitives import _CALLS, ANY, BUILTIN, NO_SYMPY, PRIMITIVES, Expr, Primitive, Signature, define, parse_partial
-from .recent import forget
+from .recent import forget, renewed
 
 #: Names that mean something else in a model or in a partial, so that no primitive can have them.
 RESERVED = frozenset(
@@ -114,7 +114,11 @@ def defprim(
         why="; ".join(why),
     )
     forget()
-    return define(row)
+    known = name in PRIMITIVES
+    define(row)
+    for renew in renewed if known else ():
+        renew()
+    return row
 
 
 def _check_names(name: str, params: Sequence[str]) -> int:

@@ -29,6 +29,10 @@ def once(key: Hashable, program: Program, make: Callable[[Program], Program]) ->
     return made
 
 
+#: What is to be done where a primitive has a new meaning: models are compiled anew.
+renewed: list[Callable[[], None]] = []
+
+
 def forget() -> None:
     """Forget all, as when a pass has changed."""
     _known.clear()

@@ -1,0 +1,180 @@
+"""What a GPU does for many at once as it does it for one: adjoints of batches, rows that are added, chosen elements.
+
+Each text runs on the CPU, in both orders of the threads, in double and single precision, and equals C's.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hyad
+import memoised
+from hyad import gpu
+from hyad.codegen.grid import print_grid
+from hyad.codegen.launches import CudaProgram
+from hyad.emulate import Emulator
+from hyad.model import Model
+
+pytestmark = pytest.mark.skipif(gpu.cpu_compiler() is None, reason="no C++ compiler")
+CONV = "(ifold (fn [s p] (+ s (ifold (fn [t q] (+ t (* (get k p q) (get x n (+ i p) (+ j q))))) 0.0 3))) 0.0 3)"
+CROSS = "(+ (get u i (+ j 1)) (get u (+ i 2) (+ j 1)) (get u (+ i 1) j) (get u (+ i 1) (+ j 2)))"
+#: By name: the parameters, the value, what it is differentiated by ("" for none), whether atomic additions are left.
+PROGRAMS = {
+    "rows that are added": ("#^ (Arr Int n) k #^ (Mat n m) x #^ (Mat 7 m) z", "(scatter-add z k x)", "", True),
+    "three columns": ("#^ (Arr Int n) k #^ (Mat n 3) x #^ (Mat 7 3) z", "(scatter-add z k x)", "", True),
+    "rows that are added twice": (
+        "#^ (Mat n m) h #^ (Vec m) x",
+        "(ifold (fn [h i] (let [r (map + (get h i) x)  h2 (update h i r)  q (map + (get h i) (get h2 0))]"
+        " (update h2 0 q))) h (len h))",
+        "",
+        False,
+    ),
+    "rows and their number": (
+        "#^ (Arr Int n) k #^ (Mat n m) x #^ (Mat 7 m) z",
+        "#((scatter-add z k x) (scatter-add (zeros 7) k (ones (len k))))",
+        "",
+        True,
+    ),
+    "means of groups": (
+        "#^ (Mat n 3) x #^ (Mat 5 3) c",
+        "(let [a (map (fn [p] (argmin (map (fn [q] (sq-norm (- p q))) c))) x)"
+        " s (scatter-add (zeros [5 3]) a x)  count (scatter-add (zeros 5) a (ones (len x)))]"
+        " (/ s (expand-dims (max count 1.0) 1)))",
+        "",
+        True,
+    ),
+    "axes exchanged": ("#^ (Arr Real n m p) x", "(transpose x [0 2 1])", "x", False),
+    "axes turned": ("#^ (Arr Real n m p) x", "(transpose x [2 0 1])", "x", False),
+    "sums along an axis": ("#^ (Arr Real n m p) x", "(map (fn [u] (cumsum u 0)) x)", "x", False),
+    "softmax along an axis": ("#^ (Arr Real n m p) x", "(map (fn [u] (softmax u 0)) x)", "x", False),
+    "differences": ("#^ (Arr Real n m p) x", "(map (fn [u] (differences u 0)) x)", "x", False),
+    "stencils": (
+        "#^ (Arr Real n m p) x",
+        f"(map (fn [u] (build [(- m 2) (- p 2)] (fn [i j] (* (get u (+ i 1) (+ j 1)) {CROSS})))) x)",
+        "x",
+        False,
+    ),
+    "images": (
+        "#^ (Arr Real n m p) x #^ (Mat 3 3) k",
+        f"(build [(len x) (- m 2) (- p 2)] (fn [n i j] {CONV}))",
+        "x k",
+        False,
+    ),
+    "signals": ("#^ (Mat n m) x #^ (Vec 4) k", "(map (fn [u] (convolve u k)) x)", "x k", False),
+    "rows side by side": ("#^ (Mat n m) x #^ (Mat n p) y", "(concatenate #(x y) 1)", "x y", False),
+    "elements that are chosen": (
+        "#^ (Mat n m) x",
+        "(sum (where (> x 0.0) (sqrt (abs x)) (* 0.1 x)) 1)",
+        "x",
+        False,
+    ),
+    "below the diagonal": (
+        "#^ (Mat n n) x",
+        "(softmax (where (tril (ones [n n])) x -1e9) 1)",
+        "x",
+        False,
+    ),
+}
+SHAPES = ((1, 3, 3), (3, 4, 35), (40, 33, 5), (9, 9, 9))
+
+
+def models(name: str) -> list[tuple[Model, bool]]:
+    """The value, and the gradient of its sum with weights; whether it has weights."""
+    head, body, wrt, _ = PROGRAMS[name]
+    names = re.findall(r"\(Arr Real (\w+) (\w+) (\w+)\)", head)
+    body = (
+        f"(let [n (len x) m (shape x 1) p (shape x 2)] {body})" if names else body.replace("[n n]", "[(len x) (len x)]")
+    )
+    value = hyad.model(f"(defmodel f [{head}] {body})", namespace={})
+    if not wrt:
+        return [(value, False)]
+    loss = hyad.model(f"(defmodel g [{head} w] (sum (* w {body})))", namespace={})
+    return [(value, False), (hyad.grad(loss, wrt=tuple(wrt.split())), True)]
+
+
+def arguments(name: str, shape: tuple[int, int, int]) -> tuple[Any, ...]:
+    rng = np.random.default_rng(shape)
+    sizes = dict(zip("nmp", shape))
+    found: list[Any] = []
+    for kind, dims in re.findall(r"\((Arr Int|Arr Real|Mat|Vec) ([\w ]+)\)", PROGRAMS[name][0]):
+        dims = tuple(sizes.get(d) or int(d) for d in dims.split())
+        found.append(rng.integers(0, 7, dims) if kind == "Arr Int" else rng.normal(size=dims))
+    return tuple(found)
+
+
+def plan(f: Model, args: tuple[Any, ...], name: str, **options: Any) -> CudaProgram:
+    return print_grid(f.optimised(f.specs(args), "cuda", blas=True), name=name, **options)
+
+
+def flat(value: Any) -> list[np.ndarray]:
+    return [np.asarray(x) for x in (value if type(value) is tuple else (value,))]
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_the_text_computes_what_c_does(name: str) -> None:
+    cases = []
+    for f, weighted in models(name):
+        calls = [arguments(name, shape) for shape in SHAPES]
+        if weighted:
+            value = memoised.compile(models(name)[0][0], args=calls[0])
+            calls = [(*args, np.random.default_rng(0).normal(size=np.shape(value(*args)))) for args in calls]
+        for dtype in ("f64", "f32"):
+            for deterministic in (False, True):
+                made = plan(f, calls[-1], f"p{len(cases)}", dtype=dtype, deterministic=deterministic)
+                cases.append((f, calls, dtype, made))
+    emulator = Emulator([made for *_, made in cases], gpu.cpu_compiler() or ())
+    for f, calls, dtype, made in cases:
+        compiled = memoised.compile(f, args=calls[0])
+        for args in calls:
+            wanted = flat(compiled(*args))
+            for descending in (False, True):
+                got = emulator.run(made, args, descending=descending)
+                for one, other in zip(got, wanted, strict=True):
+                    near = 1e-11 if dtype == "f64" else 2e-4
+                    np.testing.assert_allclose(one, other, rtol=near, atol=near * np.max(np.abs(other), initial=1.0))
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_each_element_has_a_thread(name: str) -> None:
+    """No thread goes through all elements of an array, or through those of one of many; few additions are atomic."""
+    for f, weighted in models(name):
+        args = arguments(name, SHAPES[-1])
+        if weighted:
+            args = (*args, np.ones(np.shape(hyad.run(models(name)[0][0], *args))))
+        made = plan(f, args, "p")
+        assert not any(note.startswith("one thread:") for _, note in made.notes)
+        body = made.source[made.source.index('extern "C"') :]
+        assert ("hyad_add(" in body) == (PROGRAMS[name][3])
+        assert not summed_in_memory(body) or name == "rows that are added twice"  # by one thread for each column
+
+
+def summed_in_memory(text: str) -> list[str]:
+    """The lines that add to an element of memory in a loop that one thread takes."""
+    found: list[str] = []
+    loops: list[int] = []  # how far they are indented
+    for line in text.split("\n"):
+        inset = len(line) - len(line.lstrip())
+        loops = [x for x in loops if line.strip() and x < inset]
+        if loops and re.match(r"\s*\w+\[.*\] [+-]= ", line):
+            found.append(line)
+        if re.match(r"\s*for \(long long \w+ = 0; [^;]*; \w+\+\+\)", line):
+            loops.append(inset)
+    return found
+
+
+def test_axes_that_are_exchanged_go_through_tiles() -> None:
+    for name, tiles in (("axes exchanged", 1), ("sums along an axis", 2)):
+        made = plan(models(name)[1][0], (np.ones((2, 3, 4)), np.ones((2, 4, 3) if tiles == 1 else (2, 3, 4))), "t")
+        assert made.source.count("hyad_turn(") == 1 + tiles  # its definition, and each use
+
+
+def test_a_choice_is_made_where_its_gradient_is_read() -> None:
+    """Nothing is cleared before, and no array comes between."""
+    f = models("elements that are chosen")[1][0]
+    made = plan(f, (np.ones((3, 4)), np.ones(3)), "t")
+    assert len(made.kernels) == 1
+    assert not [m for m in made.memory if m.kind == "own" and m.elem == "real"]
