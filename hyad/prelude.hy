@@ -390,7 +390,11 @@
 (defmodel scatter-add [v at xs] "an array with something added to some elements"
   (do
     (require-equal (len at) (len xs))
-    (ifold (fn [w k] (let [i (get at k)] (update w i (+ (get w i) (get xs k))))) v (len at))))
+    (if (and (reals? v) (= (rank v) 2) (= (rank xs) 2))
+      (do
+        (require-equal (shape v 1) (shape xs 1))
+        (ifold (fn [w k] (add-at w (get at k) (get xs k))) v (len at)))
+      (ifold (fn [w k] (let [i (get at k)] (update w i (+ (get w i) (get xs k))))) v (len at)))))
 (defmodel where [c a b] "a where c holds, or is a number other than 0, b where not: numbers, arrays, or rows for each of
   a matrix"
   (let [r (max (rank c) (rank a) (rank b))]

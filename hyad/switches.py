@@ -32,6 +32,7 @@ BUILT = {
 
 #: Those that are done for one call on a GPU alone, in their order.
 ON_A_GPU = {
+    "folded": "Computes the elements of a row that one loop folds where it does so, and stores no row.",
     "courses": "Moves a loop over time that does the same with each element of its states into one kernel.",
     "elsewhere": "Copies a row that a loop reads of the array that it changes, so that its iterations are independent.",
     "branch-inside": "Moves a branch around a loop into the loop, so that each element has a thread.",

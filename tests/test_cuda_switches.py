@@ -26,6 +26,8 @@ LAYER = """[#^ (Mat m n) w #^ (Vec m) b #^ (Vec m) v #^ (Mat k n) x] (sum (map (
   (square (dot v (map tanh (vec-add (mat-vec w x) b))))) x))"""
 #: By name: a model in which it fires, the shapes of its arguments, and what it is differentiated by.
 CASES: dict[str, tuple[str, tuple[Any, ...], Any]] = {
+    "folded": ("[#^ (Mat n 3) x #^ (Mat m 3) y] (map (fn [p] (amin (map (fn [q] (sq-norm (- p q))) y))) x)",
+               ((40, 3), (30, 3)), None),
     "courses": ("[#^ (Vec n) u #^ Int steps] (ifold (fn [u k] (map (fn [x] (* 0.5 (+ x (sin x)))) u)) u steps)",
                 ((70,), 4), None),
     "elsewhere": ("[#^ (Mat n m) a] (ifold (fn [a i] (ifold (fn [a j] (update a (+ 1 i) j (- (get a (+ 1 i) j)"

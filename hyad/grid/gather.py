@@ -68,6 +68,7 @@ from .courses import courses_block, rows_block, stepped
 from .elements import by_elements
 from .elsewhere import elsewhere_block
 from .fixed import in_fixed_point
+from .folded import folded
 from .nesting import (
     CHEAP,
     DEAR,
@@ -116,6 +117,12 @@ def spread(
         if made is not program:
             program = dead_code(assign(dead_code(made)))
             program = dead_code(fuse(program)) if on("fuse") else program
+    if on("folded"):
+        made = folded(program)
+        if made is not program:
+            program = dead_code(made)
+            if watch is not None:
+                watch("folded", program)
     by(rows_block)
     if stepped(program.body):
         program = dead_code(assign(program))  # what an iteration adds to a row of its own is a row that it makes
