@@ -224,7 +224,16 @@ class Cutter(HostLoops):
         self.in_one |= together
         live = self.liveness(Block(tuple(binds), block.results), after)
         k = 0
+        done: set[Bind] = set()
         while k < len(binds):
+            added = self.added_to(binds, k, live) if not self.group and binds[k] not in together else None
+            if added is not None:
+                done.add(added)
+                k += 1
+                continue
+            if binds[k] in done:
+                k += 1
+                continue
             run = run_of(binds[k:], made) if on("vectors") else []
             if run and together.isdisjoint(run) and self.size(run[0].op.count) is not None:
                 k += len(run)
@@ -376,6 +385,30 @@ class Cutter(HostLoops):
 
     # --------------------------------------------------------------------------------------------- products
 
+    def added_to(self, binds: Sequence[Bind], k: int, live: Sequence[frozenset[Var]]) -> Bind | None:
+        """A product that a later binding adds to an array which nobody reads from then on, as the adjoint of weights
+        over time: it is added where that lies. That binding."""
+        bind = binds[k]
+        if type(bind.op) is not Prim or bind.op.name != "product" or self.uses.get(bind.vars[0]) != 1:
+            return None
+        j = next((j for j in range(k + 1, len(binds)) if bind.vars[0] in reads(binds[j])), None)
+        total_ = sum_of(binds[j]) if j is not None else None
+        if total_ is None:
+            return None
+        old = next(x for x in total_ if x is not bind.vars[0])
+        between = [v for b in binds[k + 1 : j] for v in reads(b)]
+        made = {v for b in binds[k:j] for v in b.vars}
+        here, result = self.spot.get(old), binds[j].vars[0]
+        if here is None or old in made or old in between or old in bind.op.args or not here.whole:
+            return None
+        if not self.free(old, live[j].union(between) - made) or self.wanted.get(result, here.at) != here.at:
+            return None
+        self.flush()
+        places = [self.matrix(factor, bind.span) for factor in bind.op.args[:2]]
+        self.products(bind, bind.op, places, here.at, 1, (0, 0, 0), add=True)
+        self.spot[result] = here
+        return binds[j]
+
     def product(self, bind: Bind, op: Prim) -> None:
         """A matrix product: a library's, or the tiled kernel's."""
         places = [self.matrix(factor, bind.span) for factor in op.args[:2]]
@@ -420,9 +453,16 @@ class Cutter(HostLoops):
         return True
 
     def products(
-        self, bind: Bind, op: Prim, places: Sequence[At], c: At, many: Size, apart: tuple[Size, Size, Size]
+        self,
+        bind: Bind,
+        op: Prim,
+        places: Sequence[At],
+        c: At,
+        many: Size,
+        apart: tuple[Size, Size, Size],
+        add: bool = False,
     ) -> None:
-        """A step that makes so many products of matrices, so far apart."""
+        """A step that makes so many products of matrices, so far apart; ``add``: adds them to what is there."""
         x, y, *counts, s, t = op.args
         a, b = places
         m, n, k = self.sizes(counts, bind.span)
@@ -439,13 +479,32 @@ class Cutter(HostLoops):
             self.parts = At(part), At(done)
         tiles = simple("*", many, simple("*", ceiling(m, TILE), ceiling(n, TILE)))
         turned = int(s.value), int(t.value)
-        args = (a, lda, turned[0], b, ldb, turned[1], c, n, m, n, k, 0, many, *apart, *self.parts)
+        args = (a, lda, turned[0], b, ldb, turned[1], c, n, m, n, k, int(add), many, *apart, *self.parts)
         form = bind.span.text if bind.span else ""
         launch = Launch(self.tiled, simple("max", MOST, simple("min", tiles, WAVES)), FOLDING, args, True, form)
-        step = Gemm(m, n, k, a, lda, bool(s.value), b, ldb, bool(t.value), c, n, False, launch, many, apart)
+        step = Gemm(m, n, k, a, lda, bool(s.value), b, ldb, bool(t.value), c, n, add, launch, many, apart)
         self.steps.append(step)
         what = "a matrix product" if many == 1 else "a stack of matrix products"
         self.note(bind, f"{what}: the library's, or tiles in shared memory")
+
+
+def sum_of(bind: Bind) -> tuple[Atom, Atom] | None:
+    """The two matrices that a nest adds up, and does nothing else."""
+    outer = bind.op
+    if type(outer) is not Loop or outer.accs or len(outer.body.binds) != 1:
+        return None
+    inner = outer.body.binds[0].op
+    if type(inner) is not Loop or inner.accs or outer.body.results != outer.body.binds[0].vars:
+        return None
+    *gets, last = inner.body.binds or (None,)
+    if len(gets) != 2 or type(last.op) is not Prim or last.op.name != "+" or inner.body.results != last.vars:
+        return None
+    place = (outer.index, inner.index)
+    if any(type(g.op) is not Prim or g.op.name != "get" or g.op.args[1:] != place for g in gets):
+        return None
+    if {*last.op.args} != {v for g in gets for v in g.vars}:
+        return None
+    return gets[0].op.args[0], gets[1].op.args[0]
 
 
 def any_order(op: Loop, kinds: Sequence[Reduction]) -> bool:

@@ -84,13 +84,16 @@ class HostLoops(ParallelLoops):
         self.host[op.index] = index
         n = len(op.accs)
         inside = frozenset(free_vars(op.body)) - {op.index, *op.accs}
-        kept = self.kept_states(bind, op)
+        kept, after = self.kept_states(bind, op)
         alone = [k for k in range(n) if k not in kept]
         self.starts([op.accs[k] for k in alone], [op.inits[k] for k in alone], later | inside)
         stacks, last = [], {}
         never_negative = type(op.count) is Const or op.count in self.program.dims
         rows: Size = count if never_negative else simple("max", count, 0)
         for j, v in enumerate(bind.vars[n:], n):
+            if j in after:
+                stacks.append(At(""))  # see below
+                continue
             dims = self.sizes(v.type.dims[1:], bind.span)
             at = self.room(v, (simple("+", rows, 1) if j in kept.values() else rows, *dims))
             size: Size = total(dims)
@@ -103,6 +106,9 @@ class HostLoops(ParallelLoops):
             self.spot[op.accs[k]] = Spot(stacks[j - n], False)
             size = total(self.sizes(op.accs[k].type.dims, bind.span))
             self.wanted[op.body.results[k]] = At(first.array, simple("*", simple("+", index, 1), size))
+            for j in (j for j, state in after.items() if state == k):  # from the second one on
+                stacks[j - n] = self.wanted[op.body.results[k]]
+                self.spot[bind.vars[j]] = Spot(At(first.array, size), False)
         outer, self.steps = self.steps, []
         self.indices[index] = count
         self.integers(op.body)
@@ -114,19 +120,23 @@ class HostLoops(ParallelLoops):
         self.spot.update((op.accs[k], Spot(last[j], False)) for k, j in kept.items())
         self.ends(op.accs, bind.vars[:n])
 
-    def kept_states(self, bind: Bind, op: Loop) -> dict[int, int]:
+    def kept_states(self, bind: Bind, op: Loop) -> tuple[dict[int, int], dict[int, int]]:
         """Arrays that a loop of the host makes in each iteration, of which it stacks what they were before: by the
-        number of each the number of the stack. They lie there, one after the other, and nothing is copied."""
-        n, found = len(op.accs), {}
+        number of each the number of the stack. They lie there, one after the other, and nothing is copied. And by the
+        numbers of the stacks of what they become these arrays' numbers: such a stack is the same from its second row
+        on."""
+        n, found, after = len(op.accs), dict[int, int](), dict[int, int]()
         results = op.body.results
         for k, acc in enumerate(op.accs):
             made = any(results[k] in b.vars for b in op.body.binds)
             stacks = [j for j in range(n, len(results)) if results[j] is acc]
-            if not is_array(acc) or not made or results.count(results[k]) > 1 or results[k] in self.wanted:
+            next_ = [j for j in range(n, len(results)) if results[j] is results[k]]
+            if not is_array(acc) or not made or results[:n].count(results[k]) > 1 or results[k] in self.wanted:
                 continue
-            if len(stacks) == 1 and bind.vars[stacks[0]] not in self.wanted:
+            if len(stacks) == 1 and not any(bind.vars[j] in self.wanted for j in (*stacks, *next_)):
                 found[k] = stacks[0]
-        return found
+                after.update(dict.fromkeys(next_, k))
+        return found, after
 
     def while_(self, bind: Bind, op: While, later: frozenset[Var]) -> None:
         """A ``while`` of the host. What it stacks has room for so many rounds as the call says, and so has an array of

@@ -15,7 +15,7 @@ import hyad
 import memoised
 from hyad import gpu
 from hyad.codegen.grid import print_grid
-from hyad.codegen.launches import CudaProgram
+from hyad.codegen.launches import Copy, CudaProgram, Gemm, Launch, Repeat
 from hyad.emulate import Emulator
 from hyad.model import Model
 
@@ -198,3 +198,47 @@ def test_a_choice_is_made_where_its_gradient_is_read() -> None:
     made = plan(f, (np.ones((3, 4)), np.ones(3)), "t")
     assert len(made.kernels) == 1
     assert not [m for m in made.memory if m.kind == "own" and m.elem == "real"]
+
+
+NET = """(defmodel net [#^ (Arr Real t b i) x #^ (Mat i h) wx #^ (Mat h h) wh #^ (Mat b h) c]
+  (sum (* c (fold (fn [s xt] (tanh (+ (@ xt wx) (@ s wh)))) (zeros [(shape x 1) (len wh)]) x))))"""
+
+
+def test_weights_over_time() -> None:
+    """Products are added where the adjoints of weights lie; states are made where they are remembered; no copies."""
+    f = hyad.grad(hyad.model(NET, namespace={}), wrt=("wx", "wh"))
+    rng = np.random.default_rng(1)
+
+    def arguments(t: int) -> tuple[np.ndarray, ...]:
+        return rng.normal(size=(t, 5, 4)), rng.normal(size=(4, 3)), rng.normal(size=(3, 3)), rng.normal(size=(5, 3))
+
+    made = plan(f, arguments(3), "p")
+    there, back = (s for s in made.steps if isinstance(s, Repeat))
+    assert [type(s) for s in there.steps] == [Gemm, Gemm, Launch]
+    assert [s.add for s in back.steps if isinstance(s, Gemm)] == [False, True, True]
+    assert not any(isinstance(s, Copy) for s in back.steps)
+    emulator = Emulator([made], gpu.cpu_compiler() or ())
+    compiled = memoised.compile(f, args=arguments(3))
+    for t in (0, 1, 2, 7):
+        args = arguments(t)
+        for descending in (False, True):
+            for got, want in zip(emulator.run(made, args, descending=descending), compiled(*args), strict=True):
+                np.testing.assert_allclose(got, want, rtol=1e-12, atol=1e-13)
+
+
+def test_a_product_that_is_read_besides_is_not_added() -> None:
+    """Nor one that is added to an array which is read later, or made of it."""
+    rng = np.random.default_rng(2)
+    for body in (
+        "(let [p (@ a b)] #((+ w p) p))",
+        "(let [p (@ a b) s (+ w p)] #(s (sin w)))",
+        "(ifold (fn [w i] (+ w (@ w b))) w 3)",
+        "(ifold (fn [w i] (let [s (+ w (@ a b))] (map (fn [r q] (map (fn [x y] (+ x (* 0.5 y))) r q)) s w))) w 3)",
+    ):
+        f = hyad.model(f"(fn [#^ (Mat n n) w #^ (Mat n n) a #^ (Mat n n) b] {body})", namespace={})
+        args = tuple(rng.normal(size=(3, 6, 6)))
+        made = plan(f, args, "p")
+        for descending in (False, True):
+            got = Emulator([made], gpu.cpu_compiler() or ()).run(made, args, descending=descending)
+            for one, other in zip(got, flat(hyad.compile(f)(*args)), strict=True):
+                np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-13)
