@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from hyad.core import BOOL, INT, REAL, Arr, Atom, Bind, Block, Const, Loop, Prim, Var, all_binds
+from hyad.core import BOOL, INT, REAL, Arr, Atom, Bind, Block, Const, Loop, Prim, Var, all_binds, free_vars
 from hyad.grid.long_rows import by_passes, largest_in_pieces
 from hyad.grid.scans import Scan, scan_of
 from hyad.grid.teams import TwoFolds, across_rows, in_pieces, makes_rows, team_loops, written_out
@@ -135,6 +135,13 @@ class ParallelLoops(Pieces):
             self.wanted[v] = At(name)
         self.two_kernels(bind, pair, later)
 
+    def room_apart(self, v: Var, body: Block) -> None:
+        """Memory for what a kernel makes, other than that of any array which it reads: its pointers are restricted."""
+        at = self.room(v)
+        if v in self.wanted and any(self.spot[u].at == at for u in free_vars(body) if u in self.spot):
+            del self.wanted[v]
+            self.room(v)
+
     def nested(self, levels: Sequence[Bind], later: frozenset[Var], kinds: Sequence[Reduction]) -> None:
         """A kernel for a nest."""
         bind, op = levels[0], levels[0].op
@@ -181,7 +188,7 @@ class ParallelLoops(Pieces):
         folds_here = [(r, tuple(first[v] for v in vs)) for r, vs in folds]
         fresh = Bind(out_vars, replace(op, inits=tuple(inits)), bind.span)
         for v in bind.vars[n:]:
-            self.room(v)
+            self.room_apart(v, op.body)
         for v in first.values():
             name = self.names.fresh(f"{v.name}_parts")
             self.memory[name] = Memory(name, ELEM[v.type], (PARTS,))

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import array_programs
 import hyad
 import memoised
 from hyad import gpu
@@ -242,3 +243,18 @@ def test_a_product_that_is_read_besides_is_not_added() -> None:
             got = Emulator([made], gpu.cpu_compiler() or ()).run(made, args, descending=descending)
             for one, other in zip(got, flat(hyad.compile(f)(*args)), strict=True):
                 np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-13)
+
+
+def test_a_kernel_reads_nothing_of_the_memory_that_it_makes_results_in() -> None:
+    """Its pointers are restricted, and the compiler says so where two of them are one."""
+    of = hyad.model(array_programs.nest(44009), namespace={})
+    total = (
+        "(+ (sin (get r 0)) (sum (square (get r 1))) (sum (sin (get r 2))) (sum (get r 3)) (sum (square (get r 4))))"
+    )
+    loss = f"(fn [{array_programs.DECLARED}] (let [r (of x v w p a s y)] (+ {total} (sum (sin (get r 5))))))"
+    f = hyad.grad(hyad.model(loss, namespace={"of": of}))
+    args = array_programs.arguments(44009, 13, 9)
+    made = plan(f, args, "p")
+    got = Emulator([made], gpu.cpu_compiler() or ()).run(made, args)
+    for one, other in zip(got, flat(hyad.compile(f)(*args)), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-10, atol=1e-11 * np.max(np.abs(other)))
