@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from ..core import BOOL, REAL, TRUE, Arr, Atom, Const, Var, elem_of, integer, is_one, type_of
 from ..errors import ModelTypeError, truth_hint
+from ..program.advice import call_hint
 from ..program.builder import wider
 from ..program.primitives import CHAINED, COMPARISONS, FURTHER, ORDERED, PRIMITIVES
 from ..program.reader import prelude
@@ -58,7 +59,7 @@ def arithmetic(sp: Specialiser, name: str, args: list[Value], spans: Spans, var:
     if name in ORDERED and not atoms:
         raise ModelTypeError(f"`{name}` takes at least 1 argument, not 0", sp.b.span)
     if len(atoms) != len(row.params):
-        raise ModelTypeError(arity_text(name, len(row.params), len(atoms)), sp.b.span)
+        raise ModelTypeError(arity_text(name, len(row.params), len(atoms)), sp.b.span, call_hint(name))
     return combine(sp, name, atoms, var, spans)
 
 

@@ -127,7 +127,9 @@ def get(sp: Specialiser, args: list[Value], spans: Spans, var: Var | None) -> Va
                 return sp.impossible(f"the {part} of None")
             finally:
                 b.span = before
-        raise ModelTypeError(f"get of {describe(value)}", place, "get subscripts arrays and tuples")
+        what = describe(value)
+        hint = "`(deref r)` is what a reference holds" if what == "a reference" else "get subscripts arrays and tuples"
+        raise ModelTypeError(f"get of {what}", place, hint)
     t = type_of(value)
     written = b.definitions.get(value) if sp.library is not None and type(value) is Var else None
     if written is not None and written.name == "array" and len(indices) == 1 and type(indices[0]) is Const:

@@ -221,7 +221,12 @@ def get(value: Any, *indices: Any, end: bool = False) -> Any:
         elif not isinstance(value, list) and value.__class__ is not tuple:
             if axis and value.__class__ in NUMBERS:
                 raise ModelTypeError(f"{len(indices)} subscripts of an array of {axis} dims")
-            raise blame(ModelTypeError(f"get of {describe(value)}", None, "get subscripts arrays and tuples"), value)
+            hint = (
+                "`(deref r)` is what a reference holds"
+                if isinstance(value, Ref)
+                else "get subscripts arrays and tuples"
+            )
+            raise blame(ModelTypeError(f"get of {describe(value)}", None, hint), value)
         value = row_in_trial(value, i, axis, end) if TRIALS else value[place(value, i, axis, end)]
         axis += 1
     return value

@@ -182,6 +182,7 @@ _CALLS = {
     "fold": "the function stands first, then what it starts with: `(fold + 0.0 xs)`",
     "ifold": "the function stands first, then what it starts with: `(ifold (fn [s i] ...) z n)`",
     "scan": "the function stands first, then what it starts with: `(scan + 0.0 xs)`",
+    "log": "to another base: `(/ (log x) (log b))`, or `log2`, `log10`",
 }
 #: Errors inside functions of the library that say nothing to their callers: function, error, what is said instead.
 _INSIDE = (
@@ -246,7 +247,7 @@ def option_hint(function: str, option: str | None) -> str | None:
 
 
 def call_hint(function: str | None) -> str | None:
-    """How a function that takes a function is called."""
+    """How a function is called that many call otherwise."""
     return _CALLS.get(function or "")
 
 
