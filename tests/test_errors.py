@@ -339,6 +339,8 @@ MODELS: list[tuple[Any, ...]] = [
         "(fn [v] (jvp (fn [v] (ruled (fn [x] (* x x)) (fn [x y dx] (> x 0)) (fn [x y ct] ct) v)) v v))",
         V,
     ),
+    ("get of a reference", ModelTypeError, "(fn [v] (let [z (ref v)] (get z 0)))", V),
+    ("a logarithm with its base", ModelTypeError, "(fn [x] (log x 2))", 1.0),
     ("ruled by rules that do not fit", ModelTypeError, "(fn [x] (ruled sin sin sin x))", 1.0),
     ("dot of different lengths", ModelTypeError, "(fn [x] (dot [x x] [x x x]))", 1.0),
     ("mat-vec of shapes that do not fit", ModelTypeError, "(fn [#^ (Mat 2 3) m #^ (Vec 2) v] (mat-vec m v))", M, W),
