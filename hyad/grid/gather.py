@@ -63,7 +63,7 @@ from ..passes.unbranched import unbranched
 from ..program.affine import affine_add, affine_in
 from ..program.dead import dead_code, tidy
 from ..program.journal import on
-from ..program.rebuild import rebuild
+from ..program.rebuild import Rebuild, rebuild
 from .courses import courses_block, rows_block, stepped
 from .elements import by_elements
 from .elsewhere import elsewhere_block
@@ -148,21 +148,37 @@ def spread(
     by(gather_block, "gather")
     by(rectangle_block, "rectangles")
     program = dead_code(products(dead_code(assign(program, by_rows=False))))  # those of a gradient are whole only now
-    if on("fuse") and any(map(copied, all_binds(program.body))):
-        program = dead_code(fuse(program))  # what is stacked again and again is read where it is
+    program = uncopied(program)
     by(lambda block: product_block(block, stacked=True))
     if deterministic:
         by(lambda block: each(block, in_fixed_point))
     return program
 
 
-def copied(bind: Bind) -> bool:
-    """Whether a loop stacks an array that is the same in all iterations."""
-    op = bind.op
-    if type(op) is not Loop:
-        return False
-    inside = {v for b in op.body.binds for v in b.vars} | {*op.accs}
-    return any(isinstance(type_of(r), Arr) and r not in inside for r in op.body.results[len(op.accs) :])
+def uncopied(program: Program) -> Program:
+    """The program in which an array that a loop stacks again and again is read where it is, element by element."""
+    copies: dict[Atom, Atom] = {}
+    for b in all_binds(program.body):
+        if type(b.op) is Loop and not b.op.accs:
+            inside = {v for x in b.op.body.binds for v in x.vars}
+            copies.update((v, r) for v, r in zip(b.vars, b.op.body.results) if r not in inside and is_array(r))
+    if not copies:
+        return program
+
+    class Uncopied(Rebuild):
+        def bind(self, bind: Bind) -> None:
+            op = bind.op
+            if type(op) is Prim and op.name == "get" and op.args[0] in copies:
+                array, _, *place = op.args
+                self.here[bind.vars[0]] = self.b.get(self.atom(copies[array]), *self.atoms(place))
+            else:
+                self.copy(bind)
+
+    return dead_code(rebuild(program, Uncopied))
+
+
+def is_array(a: Atom) -> bool:
+    return isinstance(type_of(a), Arr)
 
 
 def added_block(block: Block) -> Block:
