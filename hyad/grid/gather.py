@@ -957,9 +957,9 @@ def taken_out(bind: Bind, levels: Sequence[Bind], taken: list, corner: Triangle 
     out: list[Bind] = []
     rest = without(levels, {k for k, *_ in taken})
     kept: dict[Var, Var] = {}
-    for _, store, _, _ in taken:  # what is dear to compute is stacked first
+    for _, store, _, over in taken:  # what is dear to compute more than once is stacked first
         x = store.args[-1]
-        if x not in kept and x not in indices and dear(x, binds):
+        if over and x not in kept and x not in indices and dear(x, binds):
             kept[x] = Var(x.name, Arr(x.type, tuple(o.count for o in ops)), x.span)
     if rest is not None:
         out.append(rest)

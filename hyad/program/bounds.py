@@ -159,10 +159,8 @@ class Bounds:
                 for fact in scope.facts:
                     if self.equal and not self.equal.keys().isdisjoint(fact[1]):
                         fact = self.normal(fact)
-                    shared = [(terms[v], k) for v, k in fact[1].items() if v in named]
-                    for times in (
-                        {1, *(k // n for k, n in shared if k % n == 0 and k > n > 0 or k < n < 0)} if shared else ()
-                    ):
+                    shared = [terms[v] // k for v, k in fact[1].items() if v in named]
+                    for times in {1, *(n for n in shared if n > 1)} if shared else ():
                         if self.nonnegative(affine_add(affine, fact, -times), depth - 1, 0):
                             return True
         return cases > 0 and self.with_either(affine, cases - 1)
