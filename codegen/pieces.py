@@ -172,11 +172,10 @@ class Pieces(Persistent):
             *outer, n, m = (simple("max", self.size(b.op.count) or 0, 0) for b in grid)
             tiles = total([*outer, ceiling(n, WARP), ceiling(m, WARP)])
             blocks, threads = simple("min", tiles, blocks), FOLDING
+        many = total([simple("max", self.size(b.op.count) or 0, 0) for b in grid])
         if smaller and free and not rows:  # as many threads, where these are few
-            many = total([simple("max", self.size(b.op.count) or 0, 0) for b in grid])
             blocks = simple("max", blocks, simple("min", ceiling(many, threads), WAVES))
         if ahead and free and not (rows or copied):  # one round for each thread, rather than a last one that few have
-            many = total([simple("max", self.size(b.op.count) or 0, 0) for b in grid])
             each = AHEAD * (ROUNDS if printer.carries else 1)
             blocks = simple("max", blocks, ceiling(many, each * threads))
         args: list = []

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import batch
 import hyad
 from hyad.cli import literal, main, text_of
 from hyad.codegen import blas
@@ -125,6 +126,23 @@ def test_a_header_is_not_written_over_by_another_target_s(capsys, files: Path) -
     assert "both/area_grad.h is there for another target" in capsys.readouterr().err
     assert not (files / "both" / "area_grad.cu").exists()
     assert "cuda" not in (files / "both" / "area_grad.h").read_text()
+
+
+TREE = """(defdata Tree (Leaf word) (Node label left right))
+(defmodel score [#^ Tree t w]
+  (match t (Leaf x) (* w x) (Node _ a b) (tanh (+ (score a w) (* w (score b w))))))"""
+
+
+@pytest.mark.parametrize("label, fits", [("1.0", True), ("1", False)])
+def test_headers_of_one_tree(capsys, files: Path, label: str, fits: bool) -> None:
+    """A value's and its gradient's are for the same cells, or the compiler says why they are not."""
+    (files / "tree.hy").write_text(TREE)
+    for more in ([], ["--grad"]):
+        assert main(["emit", "tree.hy", "score", f"(Node {label} (Leaf 2.0) (Leaf 3.0))", "0.5", *more, "-o", "t"]) == 0
+    (files / "both.c").write_text('#include "t/score.h"\n#include "t/score_grad.h"\n')
+    done = subprocess.run([batch.CC, "-fsyntax-only", "both.c"], cwd=files, capture_output=True, text=True)
+    assert (done.returncode == 0) == fits, done.stderr
+    assert ("another header has a type of this name" in done.stderr) != fits
 
 
 def test_a_script_is_run(capsys, files: Path) -> None:

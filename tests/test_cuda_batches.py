@@ -23,22 +23,23 @@ from hyad.model import Model
 pytestmark = pytest.mark.skipif(gpu.cpu_compiler() is None, reason="no C++ compiler")
 CONV = "(ifold (fn [s p] (+ s (ifold (fn [t q] (+ t (* (get k p q) (get x n (+ i p) (+ j q))))) 0.0 3))) 0.0 3)"
 CROSS = "(+ (get u i (+ j 1)) (get u (+ i 2) (+ j 1)) (get u (+ i 1) j) (get u (+ i 1) (+ j 2)))"
-#: By name: the parameters, the value, what it is differentiated by ("" for none), whether atomic additions are left.
+GATHERED, ATOMIC, ORDERED = "gathered", "atomic", "ordered"  # additions: sums, where data says, one after the other
+#: By name: the parameters, the value, what it is differentiated by ("" for none), and how that adds to arrays.
 PROGRAMS = {
-    "rows that are added": ("#^ (Arr Int n) k #^ (Mat n m) x #^ (Mat 7 m) z", "(scatter-add z k x)", "", True),
-    "three columns": ("#^ (Arr Int n) k #^ (Mat n 3) x #^ (Mat 7 3) z", "(scatter-add z k x)", "", True),
+    "rows that are added": ("#^ (Arr Int n) k #^ (Mat n m) x #^ (Mat 7 m) z", "(scatter-add z k x)", "", ATOMIC),
+    "three columns": ("#^ (Arr Int n) k #^ (Mat n 3) x #^ (Mat 7 3) z", "(scatter-add z k x)", "", ATOMIC),
     "rows that are added twice": (
         "#^ (Mat n m) h #^ (Vec m) x",
         "(ifold (fn [h i] (let [r (map + (get h i) x)  h2 (update h i r)  q (map + (get h i) (get h2 0))]"
         " (update h2 0 q))) h (len h))",
         "",
-        False,
+        ORDERED,
     ),
     "rows and their number": (
         "#^ (Arr Int n) k #^ (Mat n m) x #^ (Mat 7 m) z",
         "#((scatter-add z k x) (scatter-add (zeros 7) k (ones (len k))))",
         "",
-        True,
+        ATOMIC,
     ),
     "means of groups": (
         "#^ (Mat n 3) x #^ (Mat 5 3) c",
@@ -46,57 +47,57 @@ PROGRAMS = {
         " s (scatter-add (zeros [5 3]) a x)  count (scatter-add (zeros 5) a (ones (len x)))]"
         " (/ s (expand-dims (max count 1.0) 1)))",
         "",
-        True,
+        ATOMIC,
     ),
     "nearest points": (
         "#^ (Mat n 3) x #^ (Mat m 3) y",
         "(map (fn [p] (amin (map (fn [q] (sq-norm (- p q))) y))) x)",
         "x y",
-        True,
+        ATOMIC,
     ),
     "which is nearest": (
         "#^ (Mat n 3) x #^ (Mat m 3) y",
         "(map (fn [p] (argmin (map (fn [q] (sq-norm (- p q))) y))) x)",
         "",
-        False,
+        GATHERED,
     ),
     "rows that are read before they change": (
         "#^ (Arr Int n) k #^ (Mat 7 m) x",
         "(ifold (fn [w i] (let [r (map sin (get w (get k i)))  s (* 0.01 (sum r))]"
         " (update w (get k i) (map (fn [a] (+ (* 0.5 a) s)) r)))) x n)",
         "",
-        False,
+        ORDERED,
     ),
-    "axes exchanged": ("#^ (Arr Real n m p) x", "(transpose x [0 2 1])", "x", False),
-    "axes turned": ("#^ (Arr Real n m p) x", "(transpose x [2 0 1])", "x", False),
-    "sums along an axis": ("#^ (Arr Real n m p) x", "(map (fn [u] (cumsum u 0)) x)", "x", False),
-    "softmax along an axis": ("#^ (Arr Real n m p) x", "(map (fn [u] (softmax u 0)) x)", "x", False),
-    "differences": ("#^ (Arr Real n m p) x", "(map (fn [u] (differences u 0)) x)", "x", False),
+    "axes exchanged": ("#^ (Arr Real n m p) x", "(transpose x [0 2 1])", "x", GATHERED),
+    "axes turned": ("#^ (Arr Real n m p) x", "(transpose x [2 0 1])", "x", GATHERED),
+    "sums along an axis": ("#^ (Arr Real n m p) x", "(map (fn [u] (cumsum u 0)) x)", "x", GATHERED),
+    "softmax along an axis": ("#^ (Arr Real n m p) x", "(map (fn [u] (softmax u 0)) x)", "x", GATHERED),
+    "differences": ("#^ (Arr Real n m p) x", "(map (fn [u] (differences u 0)) x)", "x", GATHERED),
     "stencils": (
         "#^ (Arr Real n m p) x",
         f"(map (fn [u] (build [(- m 2) (- p 2)] (fn [i j] (* (get u (+ i 1) (+ j 1)) {CROSS})))) x)",
         "x",
-        False,
+        GATHERED,
     ),
     "images": (
         "#^ (Arr Real n m p) x #^ (Mat 3 3) k",
         f"(build [(len x) (- m 2) (- p 2)] (fn [n i j] {CONV}))",
         "x k",
-        False,
+        GATHERED,
     ),
-    "signals": ("#^ (Mat n m) x #^ (Vec 4) k", "(map (fn [u] (convolve u k)) x)", "x k", False),
-    "rows side by side": ("#^ (Mat n m) x #^ (Mat n p) y", "(concatenate #(x y) 1)", "x y", False),
+    "signals": ("#^ (Mat n m) x #^ (Vec 4) k", "(map (fn [u] (convolve u k)) x)", "x k", GATHERED),
+    "rows side by side": ("#^ (Mat n m) x #^ (Mat n p) y", "(concatenate #(x y) 1)", "x y", GATHERED),
     "elements that are chosen": (
         "#^ (Mat n m) x",
         "(sum (where (> x 0.0) (sqrt (abs x)) (* 0.1 x)) 1)",
         "x",
-        False,
+        GATHERED,
     ),
     "below the diagonal": (
         "#^ (Mat n n) x",
         "(softmax (where (tril (ones [n n])) x -1e9) 1)",
         "x",
-        False,
+        GATHERED,
     ),
 }
 SHAPES = ((1, 3, 3), (3, 4, 35), (40, 33, 5), (9, 9, 9))
@@ -166,11 +167,11 @@ def test_each_element_has_a_thread(name: str) -> None:
         if weighted:
             args = (*args, np.ones(np.shape(hyad.run(models(name)[0][0], *args))))
         made = plan(f, args, "p")
-        in_order = name in ("rows that are added twice", "rows that are read before they change")
-        assert in_order or not any(note.startswith("one thread:") for _, note in made.notes)
+        _, _, wrt, adds = PROGRAMS[name]
+        assert adds is ORDERED or not any(note.startswith("one thread:") for _, note in made.notes)
         body = made.source[made.source.index('extern "C"') :]
-        assert ("hyad_add(" in body) == (PROGRAMS[name][3] and (weighted or not PROGRAMS[name][2]))
-        assert not summed_in_memory(body) or in_order
+        assert ("hyad_add(" in body) == (adds is ATOMIC and (weighted or not wrt))
+        assert adds is ORDERED or not summed_in_memory(body)
 
 
 def summed_in_memory(text: str) -> list[str]:
@@ -191,6 +192,17 @@ def test_axes_that_are_exchanged_go_through_tiles() -> None:
     for name, tiles in (("axes exchanged", 1), ("sums along an axis", 2)):
         made = plan(models(name)[1][0], (np.ones((2, 3, 4)), np.ones((2, 4, 3) if tiles == 1 else (2, 3, 4))), "t")
         assert made.source.count("hyad_turn(") == 1 + tiles  # its definition, and each use
+
+
+def test_what_is_the_same_in_each_row_is_read_where_it_is() -> None:
+    """The adjoint of a sum over the first axis is no array of copies."""
+    text = "(fn [#^ (Arr Real n m p) x #^ (Mat q r) w] (sum (* w (sum (exp x) 0))))"
+    f = hyad.grad(hyad.model(text, namespace={}), wrt="x")
+    args = np.random.default_rng(1).normal(size=(3, 4, 5)), np.random.default_rng(2).normal(size=(4, 5))
+    made = plan(f, args, "p")
+    assert not [m for m in made.memory if m.kind == "own" and m.elem == "real" and len(m.dims) == 3]
+    (got,) = Emulator([made], gpu.cpu_compiler() or ()).run(made, args)
+    np.testing.assert_allclose(got, args[1] * np.exp(args[0]), rtol=1e-13)
 
 
 def test_a_choice_is_made_where_its_gradient_is_read() -> None:

@@ -1299,3 +1299,24 @@ def test_a_product_with_a_hessian_makes_none(product: str) -> None:
     gradient = hyad.grad(hyad.model(text.format(f"h ((hessian f) x)] (dot v {product})"), namespace={}), wrt=(0, 1))
     for got, want in zip(hyad.compile(gradient)(x, v, a), hyad.run(gradient, x, v, a)):
         np.testing.assert_allclose(got, want, rtol=1e-11)
+
+
+def test_a_truth_value_among_the_parts_of_an_argument_has_no_tangent() -> None:
+    f = hyad.model('(fn [p] (if (get p "flag") (* (get p "a") (get p "a")) 0.0))', namespace={})
+    p = {"a": 2.0, "flag": True}
+    assert hyad.check_grad(f, [p])
+    for tangent in ({"a": 1.0, "flag": True}, {"a": 1.0, "flag": 0.0}):
+        assert hyad.jvp(f, p, tangent) == 4.0 and hyad.hvp(f, p, tangent)["a"] == 2.0
+    with pytest.raises(hyad.HyadError, match="shape of its argument"):
+        hyad.jvp(f, p, {"a": 1.0, "b": 2.0, "flag": True})
+
+
+def test_what_to_do_about_arguments_that_are_no_reals_is_said() -> None:
+    x, k = np.arange(4.0), np.array([0, 2])
+    for operator in (hyad.grad, hyad.jacobian, hyad.hessian, hyad.value_and_grad):
+        with pytest.raises(hyad.HyadError, match="not an integer") as caught:
+            operator(hyad.model("(fn [x k] (sum (get x k)))", namespace={}))(x, k)
+        assert "(Arr Int n) k" in (caught.value.hint or "")
+    with pytest.raises(hyad.HyadError, match="the gradient has a truth value") as caught:
+        hyad.hessian(hyad.model("(fn [a c] (if c (* a a) 0.0))", namespace={}))(2.0, True)
+    assert "wrt" in (caught.value.hint or "")

@@ -173,6 +173,7 @@ def test_sizes_that_are_quotients_of_integers(tmp_path: Path) -> None:
     f = hyad.model(text, namespace={})
     hyad.emit(f, tmp_path / "halves.cu", target="cuda", grid=True)
     program = print_grid(f.optimised(f.specs(), "cuda", blas=True), name="halves")
+    assert not program.checks
     for n, k in ((7, 2), (7, 0), (7, -2), (0, 5), (3, 5)):
         v = np.ones(n)
         (out,), _ = called(tmp_path, program, {"n": n, "k": k}, v, k)

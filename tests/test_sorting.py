@@ -13,6 +13,7 @@ import pytest
 
 import hyad
 from hyad import gpu
+from hyad.codegen import launches
 from hyad.codegen.grid import print_grid
 from hyad.emulate import Emulator
 
@@ -136,3 +137,14 @@ def test_many_threads_sort_a_vector(name: str, deterministic: bool) -> None:
         for descending in (False, True):
             (got,) = emulator.run(program, (v, *w), descending=descending)
             assert np.array_equal(got, wanted)
+
+
+@needs_cpp
+def test_few_runs_have_a_thread_each() -> None:
+    """Rows that go through shared memory are made by blocks of fewer threads: by as many more of them."""
+    f = made("sort")
+    program = print_grid(f.optimised(f.specs((np.ones(3),)), "cuda", blas=True))
+    first = next(s for s in program.steps if isinstance(s, launches.Launch))
+    assert first.block == 64
+    for n in (64, 64 * 1000, 64 * 100_000):
+        assert launches.value(first.blocks, {"n": n}) * first.block >= n // 64

@@ -248,3 +248,15 @@ def test_a_loop_that_never_ends_is_an_error_where_it_is_entered(text: str, ends:
             else:
                 with pytest.raises(hyad.HyadError, match="never ends"):
                     found(4.0)
+
+
+def test_the_same_loop_is_one_but_where_it_never_ends() -> None:
+    """A loop in whose place there is an error is none that another could be."""
+    halved = "(let [r (ref x)] (while (> (deref r) 1.0) (set! r (* 0.5 (deref r)))) (deref r))"
+    f = hyad.model(f"(fn [x] (* {halved} (sin {halved})))", namespace={})
+    assert len(whiles(f, 3.0)) == 1 and hyad.compile(f)(5.0) == 0.625 * np.sin(0.625)
+    stays = "(while (> x 2.0) 1)"
+    f = hyad.model(f"(fn [x] (do {stays} {stays} (* x x)))", namespace={})
+    assert hyad.compile(f)(1.5) == 2.25
+    with pytest.raises(hyad.HyadError, match="never ends"):
+        hyad.compile(f)(4.0)

@@ -19,8 +19,6 @@ from .arguments import function_arg, operand
 if TYPE_CHECKING:
     from .specialise import Specialiser
 
-ADJOINT = "adjoints that a rule of `ruled` gives must have the shapes of the arguments"
-
 
 def ruled(sp: Specialiser, args: list[Value], spans: Spans, var: Var | None) -> Value:
     """``(ruled f jvp vjp x ...)``: ``(f x ...)``, differentiated by rule.
@@ -97,12 +95,10 @@ class Rule:
     def fits(self, made: Atom, like: Atom, forwards: bool) -> None:
         """Require what a user's rule gives to have the shape of the result, or of an argument."""
         b = self.sp.b
-        of = "tangent of a `ruled` value must have the value's shape" if forwards else ADJOINT
-        one, other = type_of(made), type_of(like)
-        if len(getattr(one, "dims", ())) != len(getattr(other, "dims", ())) or elem_of(made) == BOOL:
-            made_ = "truth values" if elem_of(made) == BOOL else describe(made)
-            hint = f"the rule gives {made_}, where {describe(like)} is due"
-            raise DerivativeError(f"the {of}", b.span, hint)
-        for n, m in zip(getattr(one, "dims", ()), getattr(other, "dims", ())):
-            if not b.require_equal(n, m, f"the {of}"):
-                raise DerivativeError(f"the {of}", b.span, f"the rule gives {describe(made)}, not {describe(like)}")
+        message = "the adjoints that a rule of `ruled` gives must have the shapes of the arguments"
+        message = "the tangent of a `ruled` value must have the value's shape" if forwards else message
+        truths = elem_of(made) == BOOL
+        dims, wanted = (getattr(type_of(a), "dims", ()) for a in (made, like))
+        if truths or len(dims) != len(wanted) or not all(b.require_equal(n, m, message) for n, m in zip(dims, wanted)):
+            hint = f"the rule gives {'truth values' if truths else describe(made)}, where {describe(like)} is due"
+            raise DerivativeError(message, b.span, hint)

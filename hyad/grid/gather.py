@@ -161,7 +161,8 @@ def uncopied(program: Program) -> Program:
     for b in all_binds(program.body):
         if type(b.op) is Loop and not b.op.accs:
             inside = {v for x in b.op.body.binds for v in x.vars}
-            copies.update((v, r) for v, r in zip(b.vars, b.op.body.results) if r not in inside and is_array(r))
+            stacked = zip(b.vars, b.op.body.results)
+            copies.update((v, r) for v, r in stacked if r not in inside and isinstance(type_of(r), Arr))
     if not copies:
         return program
 
@@ -175,10 +176,6 @@ def uncopied(program: Program) -> Program:
                 self.copy(bind)
 
     return dead_code(rebuild(program, Uncopied))
-
-
-def is_array(a: Atom) -> bool:
-    return isinstance(type_of(a), Arr)
 
 
 def added_block(block: Block) -> Block:
