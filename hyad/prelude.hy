@@ -445,8 +445,8 @@
   (let [v (ravel a)
         n (len v)
         number (fn [i] (let [x (get v i)] (if (num? x) x (if x 1 0))))
-        step (fn [#(best nan) i]
-               (let [x (number i)]
+        step (fn [state i]
+               (let [#(best nan) state  x (number i)]
                  #((if (beyond x (snd best)) #(i x) best) (min nan (if (= x x) n i)))))
         #(best nan) (ifold step #(#(0 (number 0)) n) n)]
     (if (< nan n) nan (fst best))))
@@ -552,8 +552,9 @@
           (set! width (* 2 (deref width)))))
       #((slice (ravel (deref ordered)) 0 n) (slice (ravel (deref order)) 0 n)))))
 (defmodel in-order-by-counting [v m] "v, its first m elements in rising order, and their indices"
-  (ifold (fn [#(ordered order) t]
-      (let [a (get v t)
+  (ifold (fn [state t]
+      (let [#(ordered order) state
+            a (get v t)
             before
               (ifold (fn [count s] (let [b (get v s)]
                   (if (if (< s t) (in-order b a) (not (in-order a b))) (+ count 1) count))) 0 m)
@@ -570,8 +571,9 @@
             end (min n (+ middle width))
             i (+ start (merge-point ordered start middle end at))
             #(made places _ _)
-              (ifold (fn [#(made places i j) t]
-                  (let [a (at-place ordered i)
+              (ifold (fn [state t]
+                  (let [#(made places i j) state
+                        a (at-place ordered i)
                         b (at-place ordered j)
                         first (and (< i middle) (or (>= j end) (in-order a b)))]
                     #((update made t (if first a b))
@@ -619,14 +621,13 @@
 (defmodel percentile/3 [a q axis] "what q per cent of the elements in order along an axis are below"
   (quantile a (/ q 100.0) axis))
 (defmodel doublings [n] "how often 1 is doubled until it is n or more"
-  (fst (ifold (fn [#(count width) k] (if (< width n) #((+ count 1) (* 2 width)) #(count width))) #(0 1) 62)))
+  (fst (ifold (fn [state k] (let [#(count width) state] (if (< width n) #((+ count 1) (* 2 width)) state))) #(0 1) 62)))
 (defmodel searchsorted [v x] "how many elements of an ordered vector are less than x, or each x; NaN is more than any"
   (if (num? x)
     (constant (fn [v x]
-        (fst (ifold (fn [#(low high) step]
-            (if (< low high)
-              (let [k (// (+ low high) 2)] (if (in-order x (get v k)) #(low k) #((+ k 1) high)))
-              #(low high)))
+        (fst (ifold (fn [state step]
+            (let [#(low high) state  k (// (+ low high) 2)]
+              (if (< low high) (if (in-order x (get v k)) #(low k) #((+ k 1) high)) state)))
           #(0 (len v)) (+ 1 (doublings (len v))))))
       v x)
     (map (fn [one] (searchsorted v one)) x)))

@@ -269,9 +269,37 @@ def snd(pair: Any) -> Any:
     return pair[1]
 
 
+class Ref:
+    """``(ref x)``: a place whose value ``set!`` changes."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+def ref(value: Any) -> Ref:
+    """``(ref x)``"""
+    return Ref(value)
+
+
+def deref(place: Ref) -> Any:
+    """``(deref r)``: what the place holds."""
+    return place.value
+
+
+def set_in(place: Ref, value: Any) -> None:
+    """``(set! r x)``"""
+    place.value = value
+
+
 def select(condition: Any, then: Any, orelse: Any) -> Any:
     """``(select c a b)``: a or b, both already computed."""
     return then if condition else orelse
+
+
+def in_rising_order(v: Any) -> tuple[np.ndarray, np.ndarray]:
+    """``(in-rising-order v)``: what the prelude merges out of an array of pairs, which is a pair of arrays here."""
+    order = np.argsort(v, kind="stable")
+    return np.asarray(v)[order], order
 
 
 # ------------------------------------------------------------------------------- what a program requires
@@ -329,12 +357,9 @@ def _n_ary(binary: Callable[[Any, Any], Any]) -> Callable[..., Any]:
 
 def _prelude() -> list[str]:
     """The functions of ``prelude.hy`` here, each evaluated as Hy when it is called first; their Python names."""
-    names = []
-    for name in prelude_texts():
-        if "/" not in name:
-            names.append(hy.mangle(name))
-            globals()[names[-1]] = _of_prelude(name)
-    return names
+    names = {hy.mangle(name): name for name in prelude_texts() if "/" not in name}
+    globals().update({python: _of_prelude(name) for python, name in names.items() if name != "in-rising-order"})
+    return [*names]
 
 
 def _of_prelude(name: str) -> Callable[..., Any]:
@@ -355,6 +380,7 @@ def _evaluated(name: str) -> Callable[..., Any]:
 
 
 globals().update(_primitives())
+globals()[hy.mangle("set!")] = set_in
 _ASKED = (
     is_num,
     is_null,
@@ -370,9 +396,10 @@ _QUESTIONS = {hy.mangle(f"{f.__name__[3:]}?"): f for f in _ASKED}
 globals().update(_QUESTIONS)
 
 __all__ = [
-    "Arr", "Bool", "D", "Int", "Mat", "Real", "Tuple", "Vec", "add_at", "array_of", "build", "copy", "fold", "fst",
-    "grad", "hessian", "hvp", "ifold", "iterate", "jacobian", "jvp", "loop", "map", "nil", "require_at_most",
-    "require_below", "constant", "note_result", "noted_result", "rank", "require_equal", "require_index", "ruled",
-    "scan", "select", "shape", "snd", "update", "undef", "value_and_grad", "vjp", "zeros_of",
+    "Arr", "Bool", "D", "Int", "Mat", "Real", "Tuple", "Vec", "add_at", "array_of", "build", "constant", "copy",
+    "deref", "fold", "fst", "grad", "hessian", "hvp", "ifold", "iterate", "jacobian", "jvp", "loop", "map", "nil",
+    "note_result", "noted_result", "rank", "ref", "require_at_most", "require_below", "require_equal",
+    "require_index", "ruled", "scan", "select", "shape", "snd", "undef", "update", "value_and_grad", "vjp",
+    "zeros_of",
 ]  # fmt: skip
-__all__ += [*_QUESTIONS, *_primitives(), *_prelude()]
+__all__ += [hy.mangle("set!"), *_QUESTIONS, *_primitives(), *_prelude()]

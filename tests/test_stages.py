@@ -13,6 +13,7 @@ import hyad.runtime
 from hyad.errors import DerivativeError, HyadError
 from hyad.layout import pformat
 from hyad.plain_python import python_callable
+from hyad.program.forms import prelude_texts
 from hyad.program.printer import alpha_equal, print_lambda, print_program
 from hyad.program.reader import read_model
 
@@ -223,6 +224,22 @@ def test_runtime_has_the_prelude_and_every_primitive() -> None:
     assert {hy.mangle(name) for name in BUILTIN - syntax} <= set(hyad.runtime.__all__)
     np.testing.assert_array_equal(as_hy("(mat-mul [[1.0 2.0]] [[3.0] [4.0]])"), [[11.0]])
     assert as_hy("(fold + 0.0 [1.0 2.0])") == 3.0 and as_hy("(min 3 1 2)") == 1
+    for name in prelude_texts():  # Hy reads them all: its `fn` takes no tuple apart
+        assert callable(hyad.runtime._evaluated(name))
+
+
+def test_runtime_sorts_and_adds_at_places() -> None:
+    v = np.random.default_rng(0).normal(size=150).round(1)
+    v[7] = np.nan
+    np.testing.assert_array_equal(as_hy("sort")(v), np.sort(v))
+    np.testing.assert_array_equal(as_hy("argsort")(v), np.argsort(v, kind="stable"))
+    assert as_hy("argmax")(v) == 7 and as_hy("argmin")(v[8:]) == np.argmin(v[8:])
+    assert as_hy("searchsorted")(np.arange(5.0), 2.5) == 3
+    np.testing.assert_array_equal(as_hy("(scatter-add (zeros 3) [0 1 1] [1.0 2.0 4.0])"), [1.0, 6.0, 0.0])
+    np.testing.assert_array_equal(
+        as_hy("scatter_add")(np.zeros((3, 2)), [0, 1, 1], np.ones((3, 2))), [[1, 1], [2, 2], [0, 0]]
+    )
+    assert as_hy("(let [t (ref 9.0)] (while (> (deref t) 1.0) (set! t (* (deref t) 0.5))) (deref t))") == 0.5625
 
 
 WHOLE = {

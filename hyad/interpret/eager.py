@@ -120,9 +120,6 @@ def locate(error: Exception, waiting: Sequence[Any]) -> Exception:
             places.append((unit, trace.tb_frame, trace.tb_lineno))
             if trace.tb_next is None and isinstance(error, TypeError) and not isinstance(error, HyadError):
                 error = uncallable(*places[-1]) or error
-        own = unit is not None or str(trace.tb_frame.f_globals.get("__name__")).startswith("hyad.")
-        if trace.tb_next is None and isinstance(error, OverflowError) and own:
-            error = ModelTypeError("an integer of this call is too large for a real", None, "compute with reals")
         trace = trace.tb_next
     if not isinstance(error, HyadError) or error.span is not None:
         return error
