@@ -229,8 +229,13 @@ def test_the_gradient_of_nnmf_needs_no_matrix_more() -> None:
 #: What reads memory in its order as it stands, or cannot be turned.
 AS_THEY_ARE = {
     "matrix times vector": ("(fn [a v] (mat-vec a v))", (array(9, 8), array(8))),
-    "a triangle": (
-        "(fn [a] (build (len a) (fn [j] (ifold (fn [s i] (+ s (get a i j))) 0.0 (+ j 1)))))", (array(9, 9),),
+    "a triangle by rows": (
+        "(fn [a] (build (len a) (fn [j] (ifold (fn [s i] (+ s (get a j i))) 0.0 (+ j 1)))))", (array(9, 9),),
+    ),
+    "windows that grow to their length": (
+        "(fn [x h] (build (len x) (fn [k]"
+        " (ifold (fn [s t] (+ s (* (get h t) (get x (- k t))))) 0.0 (min 4 (+ k 1))))))",
+        (array(19), array(4)),
     ),
     "a recurrence": (
         "(fn [a] (ifold (fn [s j] (* 0.5 (ifold (fn [t i] (+ t (get a i j))) s (len a)))) 1.0 (len (get a 0))))",
@@ -246,6 +251,46 @@ AS_THEY_ARE = {
     ),
     "a few columns": ("(fn [#^ (Mat n 3) a] (sum a 0))", (array(9, 3),)),
 }  # fmt: skip
+
+
+#: Sums that are a term longer or shorter each time: models of two vectors and an integer.
+RAGGED = {
+    "lags": "(build m (fn [k] (sum (build (- (len x) k) (fn [t] (* (get x t) (get x (+ t k))))))))",
+    "all lags": "(build (len x) (fn [k] (sum (build (- (len x) k) (fn [t] (* (get x t) (get x (+ t k))))))))",
+    "lags of slices": """(build 9
+        (fn [k] (* (+ 1.0 k) (dot (slice x k (len x)) (slice x 0 (- (len x) k))))))""",
+    "a response": "(build (len x) (fn [k] (ifold (fn [s t] (+ s (* (get h t) (get x (- k t))))) 0.0 (+ k 1))))",
+    "one that begins later": """(build (len x)
+        (fn [k] (ifold (fn [s t] (+ s (* (get h t) (get x (- k t 1))))) (get h k) k)))""",
+    "columns of a triangle": """(let [a
+        (build [(len x) (len x)] (fn [i j] (* (get x i) (exp (* (get h j) (get x i))))))]
+        (build (len x) (fn [j] (tanh (ifold (fn [s i] (+ s (get a i j))) 0.0 (+ j 1))))))""",
+    "two sums": """(build (len x)
+        (fn [k] (let [#(a b) (ifold (fn [#(a b) t]
+          #((+ a (* (get h t) (get x (+ t k)))) (- b (* (get x t) (get h (+ t k)))))) #(0.5 (get x k)) (- (len x) k))]
+        (* a b))))""",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RAGGED)
+def test_sums_of_growing_and_shrinking_length_lie_in_a_row(name: str) -> None:
+    model, total = (
+        hyad.model(f"(fn [#^ (Vec n) x #^ (Vec n) h #^ Int m] {text})", namespace={})
+        for text in (RAGGED[name], f"(sum (sin {RAGGED[name]}))")
+    )
+    assert "interchange" in hyad.explain(model).fired()
+    made, plain = (hyad.compile(model, "python", without=w) for w in ((), "interchange"))
+    compiled, gradient = hyad.compile(model), hyad.compile(hyad.grad(total, wrt=("x", "h")))
+    for n in (0, 1, 2, 3, 7, 8, 9, 10, 11, 19, 34):
+        x, h = array(n), array(n)
+        for m in {min(m, n + 1) for m in (0, 1, 7, 8, 9, 20)}:
+            np.testing.assert_array_equal(made(x, h, m), plain(x, h, m))
+            np.testing.assert_allclose(compiled(x, h, m), made(x, h, m), rtol=1e-12, atol=1e-13)
+    for n in (1, 2, 9, 12):
+        x, h = array(n), array(n)
+        along = array(2, n)
+        up, down = (total(*(np.stack([x, h]) + e * along), n) for e in (1e-6, -1e-6))
+        assert np.sum(gradient(x, h, n) * along) == pytest.approx((up - down) / 2e-6, rel=1e-6, abs=1e-6)
 
 
 @pytest.mark.parametrize("name", AS_THEY_ARE)

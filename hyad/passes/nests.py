@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 
 from ..core import (
@@ -47,6 +47,7 @@ NEXT, FAR = 1, 8  # what an access costs that moves on by one element, or by a r
 CHAIN = 2  # what a sum costs whose additions wait for one another
 LONG = 8  # a loop of fewer iterations is not worth being innermost
 SHORT = 16  # a row of so many elements comes with one of them
+ZERO_INT = Const(0, INT)
 FEW = 8  # a row of so many parts is carried from iteration to iteration in parts
 
 
@@ -110,12 +111,15 @@ class Steps:
 class Swap:
     """An inner loop that is to go around its outer one: its binding, and which of its accumulators go with it. ``sums``
     are numbers, ``arrays`` maps others to the accumulator of the outer loop that they are. ``tables`` are numbers of
-    the outer loop's body that the inner one needs and that are better read than computed again."""
+    the outer loop's body that the inner one needs and that are better read than computed again. ``length``: how often
+    the inner loop runs, where that is one iteration more or less (``step``) each time."""
 
     bind: Bind
     sums: tuple[int, ...]
     arrays: dict[int, int]
     tables: tuple[Var, ...]
+    length: Var | None = None
+    step: int = 0
 
 
 class Interchange(Rebuild):
@@ -126,7 +130,9 @@ class Interchange(Rebuild):
 
     A sum in each iteration of a loop becomes a row of sums; what the outer loop did before and after the inner one it
     does in loops of its own. Where the inner loop adds to elements of an array, the two loops just change places; that
-    pays as well where the outer one has few iterations, and the inner one goes through a matrix in each of its own.
+    pays as well where the outer one has few iterations, and the inner one goes through a matrix in each of its own. Of
+    sums that are a term longer or shorter each time, as an autocorrelation's, first the terms that all of them have
+    are added, then what is left of the longer ones.
 
     Design decision: by an explicit cost of the accesses of one innermost iteration (``NEXT``, ``FAR``), of a chain of
     additions (``CHAIN``), and of what two loops compute instead of one, the new row's accesses included: never a call,
@@ -161,7 +167,7 @@ class Interchange(Rebuild):
             return None
         inside = {op.index, *op.accs, *defined_in(op.body)}
         if inner.count in inside:
-            return None
+            return self.ragged(op, bind, inner, inside)
         if self.sweeps(op, inner, inside):
             whole = self.fits(op, bind, range(len(inner.accs)), inside)
             if whole is not None:
@@ -171,6 +177,19 @@ class Interchange(Rebuild):
             if found is not None and self.pays(op, inner, found, inside):
                 return found
         return None
+
+    def ragged(self, op: Loop, bind: Bind, inner: Loop, inside: set[Var]) -> Swap | None:
+        """The same for a loop of sums that are a term longer or shorter each time, down to none."""
+        length, made = inner.count, self.steps.definitions.get(inner.count)  # type: ignore[arg-type]
+        if type(made) is Prim and made.name == "max" and ZERO_INT in made.args:
+            length = made.args[made.args[0] == ZERO_INT]
+        step = self.steps.step(length, op.index, inside)
+        if step not in (-1, 1) or type(length) is not Var or len(inner.body.results) > len(inner.accs):
+            return None
+        found = self.fits(op, bind, range(len(inner.accs)), inside)
+        if found is None or found.arrays or not self.pays(op, inner, found, inside):
+            return None
+        return replace(found, length=length, step=step)
 
     def fits(self, op: Loop, bind: Bind, group: Sequence[int], inside: set[Var]) -> Swap | None:
         """How some accumulators of an inner loop can go with it, if they can."""
@@ -217,7 +236,7 @@ class Interchange(Rebuild):
     def pays(self, op: Loop, inner: Loop, swap: Swap, inside: set[Var]) -> bool:
         part = slice_of(inner.body, [inner.body.results[k] for k in (*swap.sums, *swap.arrays)])
         own = {inner.index, *inner.accs, *defined_in(inner.body)}
-        needed = [v for v in (*free_vars(part), *(inner.inits[k] for k in swap.sums)) if v in inside and v not in own]
+        needed = [v for v in free_vars(part) if v in inside and v not in own]
         first = slice_of(op.body, [v for v in needed if v is not op.index and v not in swap.tables])
         before, after = 0, NEXT * len(swap.tables) + self.cost(first, op.index, inside)  # read in each iteration then
         for around, accs, block in innermost((inner.index,), inner.accs, part):
@@ -310,7 +329,8 @@ class Interchange(Rebuild):
     def around(
         self, op: Loop, inner: Loop, count: Atom, swap: Swap, known: dict[Var, Atom], state: list[Atom]
     ) -> Sequence[Atom]:
-        """The inner loop with the outer one in it."""
+        """The inner loop with the outer one in it; of one that is not equally long each time, what they all have, then
+        the rest."""
         b = self.b
         group = [*swap.sums, *swap.arrays]
         part = slice_of(inner.body, [inner.body.results[k] for k in group])
@@ -324,25 +344,51 @@ class Interchange(Rebuild):
                 part, accs[k] = found
                 results[k] = part.results[group.index(k)]
 
-        def each(k: Atom, *outer: Atom):
-            self.here[inner.index] = k
+        def nest(times: Atom, state: Sequence[Atom], start: Atom, rows: Callable[[Atom], tuple[Atom, Atom]]):
+            """So many iterations of the inner loop from ``start`` on, each for those of the outer one that ``rows``
+            says: the first of them, and how many."""
 
-            def body(i: Atom, *state: Atom):
-                self.here[inner.index] = k
-                self.before(op, i, needed, known)
-                for j, s in zip(group, state):
-                    alone = isinstance(accs[j].type, Scalar)
-                    self.here[accs[j]] = b.get(s, i) if alone else s
-                self.block(part)
-                made = [self.atom(results[j]) for j in group]
-                return [
-                    b.update(s, [i], x) if isinstance(accs[j].type, Scalar) else x
-                    for j, s, x in zip(group, state, made)
-                ], ()
+            def each(k: Atom, *outer: Atom):
+                at = b.prim("+", start, k)
+                first, width = rows(at)
 
-            return b.loop(count, outer, body, names, op.index.name, names), ()
+                def body(i: Atom, *state: Atom):
+                    i = b.prim("+", first, i)
+                    self.here[inner.index] = at
+                    self.before(op, i, needed, known)
+                    for j, s in zip(group, state):
+                        alone = isinstance(accs[j].type, Scalar)
+                        self.here[accs[j]] = b.get(s, i) if alone else s
+                    self.block(part)
+                    made = [self.atom(results[j]) for j in group]
+                    return [
+                        b.update(s, [i], x) if isinstance(accs[j].type, Scalar) else x
+                        for j, s, x in zip(group, state, made)
+                    ], ()
 
-        return b.loop(self.atom(inner.count), state, each, names, inner.index.name, names)
+                return b.loop(width, outer, body, names, op.index.name, names), ()
+
+            return b.loop(times, state, each, names, inner.index.name, names)
+
+        if swap.length is None:
+            return nest(self.atom(inner.count), state, ZERO_INT, lambda at: (ZERO_INT, count))
+        first, last = (self.length(op, swap.length, i) for i in (ZERO_INT, b.prim("-", count, Const(1, INT))))
+        shortest, longest = map(b.trips, (first, last) if swap.step > 0 else (last, first))
+        state = nest(shortest, state, ZERO_INT, lambda at: (ZERO_INT, count))
+
+        def longer(at: Atom) -> tuple[Atom, Atom]:
+            if swap.step < 0:
+                return ZERO_INT, b.prim("-", first, at)
+            begin = b.prim("-", b.prim("+", at, Const(1, INT)), first)
+            return begin, b.prim("-", count, begin)
+
+        return nest(b.prim("-", longest, shortest), state, shortest, longer)
+
+    def length(self, op: Loop, length: Var, i: Atom) -> Atom:
+        """How long an inner loop is in iteration ``i``."""
+        self.here[op.index] = i
+        self.block(slice_of(op.body, [length]))
+        return self.atom(length)
 
     def rest(
         self, bind: Bind, op: Loop, count: Atom, swap: Swap, known: dict[Var, Atom], sums: dict[Var, Atom]
