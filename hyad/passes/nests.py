@@ -247,7 +247,8 @@ class Interchange(Rebuild):
         rest = [k for k in range(len(inner.body.results)) if k not in (*swap.sums, *swap.arrays)]
         left = {v for x in slice_of(inner.body, [inner.body.results[k] for k in rest]).binds for v in x.vars}
         twice = cost_of(Block(tuple(x for x in part.binds if not left.isdisjoint(x.vars)), ()))
-        return twice < CALL and after + twice < before
+        ragged = inner.count in inside  # C compilers make no vectors of such sums, whatever they read
+        return twice < CALL and after + twice < before + ragged
 
     def sweeps(self, op: Loop, inner: Loop, inside: set[Var]) -> bool:
         """Whether a loop has few iterations, and each iteration of a loop inside reads or changes a matrix of its own,
