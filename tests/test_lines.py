@@ -186,6 +186,12 @@ def test_a_matrix_is_eliminated_once(systems: str) -> None:
             assert quotients(f, args).count(2) > once
 
 
+@pytest.mark.parametrize("systems", [SYSTEMS, IN_ONE], ids=["first apart", "in one"])
+def test_adjoints_of_systems_go_back_eight_at_once(systems: str) -> None:
+    """The step that is the first one is the last one back."""
+    assert "eights" in hyad.explain(hyad.grad(hyad.model(energy(systems)))).fired()
+
+
 def test_what_a_gradient_remembers_is_no_state_of_its_own() -> None:
     """What a branch gives beside a state, by the condition that makes this: the recurrence was done twice."""
     args = (np.zeros((9, 5)), 0.3)

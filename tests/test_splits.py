@@ -69,6 +69,25 @@ ONCE = {
 }
 
 
+@pytest.mark.parametrize("last", ["(= i (- n 1))", "(!= i (- n 1))"])
+def test_the_last_step_of_a_recurrence_is_done_by_itself(last: str) -> None:
+    """Where there is one; what differentiation adds may be added in any order after that, too."""
+    text = f"""(fn [#^ (Mat l n) v #^ Real r] (build [l n] (fn [q j] (get (ifold
+        (fn [s i] (update s (+ i 1) (if {last} (* (get v q i) (get s i)) (/ (get s i) (+ r (get v q i))))))
+        (build (+ n 1) (fn [i] r)) n) j))))"""
+    model = hyad.model(text, namespace={})
+    gradient = hyad.grad(hyad.model(f"(fn [#^ (Mat l n) v #^ Real r] (sum ({text} v r)))", namespace={}))
+    for f in (model, gradient):
+        made, plain = (hyad.compile(f, "python", without=("eights", "lanes", w)) for w in ("edges", "split"))
+        for l, n in ((3, 0), (0, 3), (2, 1), (3, 5), (9, 2)):  # noqa: E741
+            args = np.random.default_rng(n).uniform(0.5, 1.5, (l, n)), 0.7
+            for one, other in zip(made(*args), plain(*args)):
+                np.testing.assert_allclose(one, other, rtol=1e-13)
+    found = "/" if "!=" in last else "*"
+    assert any(x.op.name == found and x.soft for x in all_binds(made.program.body) if type(x.op) is Prim)
+    assert "split" in {step.name for step in hyad.explain(gradient).steps}
+
+
 @pytest.mark.parametrize("test", ONCE)
 def test_one_index_of_a_loop_is_done_by_itself(test: str) -> None:
     """Between the iterations before it and those after it."""
@@ -87,7 +106,8 @@ def test_one_index_of_a_loop_is_done_by_itself(test: str) -> None:
 def test_a_pair_of_one_adds_nothing() -> None:
     """Nor is zero added for it; a sum of the user's own stays in its order."""
     text = "(fn [v] (sum (build [(len v) (len v)] (fn [i j] (if (= i j) 0.0 (/ 1.0 (- (get v i) (get v j))))))))"
-    made, plain = (hyad.compile(text, args=(V,), target="python", without=w) for w in (("jam", "lanes"), "split"))
+    off = ("interchange", "jam", "lanes")
+    made, plain = (hyad.compile(text, args=(V,), target="python", without=w) for w in (off, "split"))
     (outer,) = [x.op for x in made.program.body.binds if type(x.op) is Loop]
     assert [type(x.op) is Loop for x in outer.body.binds].count(True) == 2
     assert sum(type(x.op) is Prim and x.op.name == "+" and x.vars[0].type == REAL for x in outer.body.binds) <= 1

@@ -1109,7 +1109,9 @@ class Register(Rebuild):
 
     def additions(self, op: Loop, k: int, inside: set[Var]) -> list[Bind]:
         """The additions to one element each, where all that a loop does with an array is to add to elements; those of
-        the user's only where nothing else is added to."""
+        the user's only where nothing else is added to. Of one iteration at most there is no sum."""
+        if self.steps.few(op.count, 1):
+            return []
         at: Atom = op.accs[k]
         if not isinstance(op.accs[k].type, Arr) or count_uses(op.body, op.accs[k]) != 1:
             return []

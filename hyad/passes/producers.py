@@ -151,7 +151,7 @@ class Producers(Rebuild):
         needed = {v: self.value(v, mine, known) for v in reads(x)}
         before = {v: self.here.get(v) for v in (*needed, *x.vars)}
         self.here.update(needed)
-        self.copy(x)
+        self.line(x)
         made = known[a, mine] = self.here[a]  # type: ignore[index]
         for v, was in before.items():
             if was is None:

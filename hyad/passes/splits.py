@@ -80,12 +80,15 @@ class Split(Rebuild):
         b.sizes.update(v for v in (at, left) if type(v) is Var)
         state, names, accs = self.filling(op, bind)  # type: ignore[arg-type]
         parts = [(at, Const(0, INT), first), (left, after, not first)]
-        if once and not self.is_index(op, bound):  # type: ignore[arg-type]  # the first one, if there is one
+        if once and not self.is_index(op, bound):  # type: ignore[arg-type]  # the first or last one, if there is one
             steps = b.trips(count)
             some = b.prim("min", steps, Const(1, INT))
             left = b.prim("-", steps, some)
             b.sizes.update(v for v in (some, left) if type(v) is Var)
-            parts = [(some, Const(0, INT), first), (left, Const(1, INT), not first)]
+            if bound == (0, {}):
+                parts = [(some, Const(0, INT), first), (left, Const(1, INT), not first)]
+            else:
+                parts = [(left, Const(0, INT), not first), (some, left, first)]
         elif once:
             parts = [(at, Const(0, INT), not first), (Const(1, INT), at, first), (left, after, not first)]
         for length, start, holds in parts:
@@ -119,8 +122,7 @@ class Split(Rebuild):
         self.here[op.index] = index
         self.here.update(zip(op.accs, state))
         for bind in op.body.binds:
-            self.b.span = bind.span
-            self.bind(bind)
+            self.line(bind)
             if cond in bind.vars:
                 self.here[cond] = Const(holds, BOOL)  # type: ignore[index]
         results = self.atoms(op.body.results)
@@ -160,9 +162,10 @@ class Split(Rebuild):
             rest = affine_add(gap, (0, {op.index: 1}), -step)
             if step in (1, -1) and once:
                 bound = rest if step == -1 else negated(rest)
-                first = bound == (0, {}) and recurs(op)  # if there is one: the others are taken in lanes, maybe
-                if not self.at_end(op, bound) and (first or self.is_index(op, bound)):
-                    return cond, test.name == "=", bound, True
+                left = affine_add(self.b.affine(self.atom(op.count)), self.moved(bound), -1)
+                ends = bound == (0, {}) or left == (1, {})  # the first or the last one, if there is one
+                if ends and recurs(op) or not self.at_end(op, bound) and self.is_index(op, bound):
+                    return cond, test.name == "=", bound, True  # the others are taken in lanes, maybe
             elif step in (1, -1):
                 bound = affine_add(rest, (1, {})) if step == -1 else negated(rest)  # i <= rest, or i >= -rest
                 if not self.at_end(op, bound):

@@ -337,7 +337,7 @@ class Tabulate(Rebuild):
                     if affine is not None:
                         number = b.prim("+", at, Const(affine[0] - value.affine[0], INT))  # type: ignore
                         self.here[a] = number if a.type == INT else b.to_real(number)  # type: ignore[index]
-                self.copy(x)
+                self.line(x)
             return (), self.atoms(vars)
 
         made = b.loop(size, (), body, [v.name for v in vars], "q", pruned=True)
