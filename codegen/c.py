@@ -382,16 +382,12 @@ class CPrinter(DataPrinter):
         unused = [p.name for p in fn.params if p.name not in words] + [d for d in fn.dims if d not in words]
         unused += [r.name for r in fn.results if not fn.returns_value and r.name not in words]
         silence = [f"    (void){name};" for name in unused]
-        after, needed = self.entry(fn), []
+        after = self.entry(fn)
         called = words.union(*(WORD.findall(text) for text in (*before, *after)))
-        for function in reversed(self.support):  # callees come first; a subscript may not have been divided after all
-            made = _FUNCTION.findall(function)
-            if not made or self.arena or not called.isdisjoint(made):
-                needed.append(function)
-                called |= set(WORD.findall(function))
+        needed = list(self.support) if self.arena else called_of(self.support, called)
         # gcc takes no function into one that has other options
         first = (CHOOSING, READ_FIRST, WHOLE_LOOPS, WHOLE_PATTERNS)
-        support = "\n".join(sorted(reversed(needed), key=lambda text: text not in first))
+        support = "\n".join(sorted(needed, key=lambda text: text not in first))
         above = re.sub(r"/\*.*?\*/|//[^\n]*", "", "\n".join([support, *before]))
         heads = self.includes("\n".join([above, *(line.text for line in lines), *tables]))
         parts = ["\n".join(heads) + "\n"] if heads else []
@@ -549,8 +545,20 @@ def _bare(extent: int | str) -> str:
     return text[1:-1] if text.startswith("(") else text
 
 
-_FUNCTION = re.compile(r"\bstatic (?:inline )?[\w ]+?[ *](\w+)\(")
+_MADE = re.compile(r"\bstatic (?:__device__ )?(?:inline )?[\w ]+?[ *](\w+)\(|#define (\w+)|__shared__ \w+ (\w+)\[")
 _INTEGER = re.compile(r"const long long (\w+) = ")
+
+
+def called_of(support: Iterable[str], called: set[str]) -> list[str]:
+    """Those texts of functions that some text with the words ``called`` needs: a subscript may not have been divided
+    after all. Callees come first. What makes nothing that has a name stays."""
+    needed, called = [], set(called)
+    for function in reversed(list(support)):
+        made = [name for found in _MADE.findall(function) for name in found if name]
+        if not made or not called.isdisjoint(made):
+            needed.append(function)
+            called.update(WORD.findall(function))
+    return needed[::-1]
 
 
 def without_unread(lines: list[Line]) -> list[Line]:

@@ -49,8 +49,10 @@ from hyad.passes.spread import Reduction, changed, reductions, work
 from hyad.program.dead import dead_code
 from hyad.program.journal import fires, on
 
+from .c import called_of
 from .collectives import ELEM, HELD, MOST, PRODUCT, TILE
 from .cuda import CONSTANTS, HEAD, refuse
+from .identifiers import WORD
 from .launches import (
     FOLDING,
     WAVES,
@@ -153,7 +155,8 @@ class Cutter(HostLoops):
 
     def source(self) -> str:
         shared = self.unit.text("\n".join(self.texts))
-        text = re.sub(r"\bNULL\b", "nullptr", "\n".join([*self.support, *shared, *self.texts]))
+        support = called_of(self.support, set(WORD.findall("\n".join([*shared, *self.texts]))))
+        text = re.sub(r"\bNULL\b", "nullptr", "\n".join([*support, *shared, *self.texts]))
         constants = CONSTANTS if re.search(r"\b(INFINITY|NAN)\b", text) else []
         return "\n".join([*HEAD, *constants, "#endif", "", text])
 

@@ -375,7 +375,9 @@ class KernelPrinter(CudaPrinter):
         else:
             if piece.fallible:
                 failed = f"*{self.local['status']}"
-                if piece.rows or self.turned:  # all threads of a block, or none, while other blocks may fail
+                if (
+                    piece.rows or self.turned or self.tiles or self.sized
+                ):  # all threads of a block, or none, while other blocks may fail
                     failed = f"__syncthreads_or({failed} != 0)"
                 lines.append(Line(1, f"if ({failed}) return;"))
             lines += declared

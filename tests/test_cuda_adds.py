@@ -383,3 +383,39 @@ def test_short_loops_stay_in_a_thread_where_their_sums_are_not_gathered() -> Non
     for text in (OWN, PLACED):
         source = printed(text, derive=lambda f: hyad.grad(f, wrt="w")).source
         assert source == printed(text, derive=lambda f: hyad.grad(f, wrt="w"), off=("apart",)).source
+
+
+#: Loops that set elements of an array: their gradients read what is in it before they set that to zero.
+SET = {
+    "all but one of a row": "(for [i (range n) j (range 1 m)] (set-at! w i j (* a (get u i j))))",
+    "with the one before": "(for [i (range 1 n) j (range m)] (set-at! w i j (* a (+ (get u (- i 1) j) (get u i j)))))",
+    "inner ones": """(for [i (range 1 (- n 1)) j (range 1 (- m 1))] (set-at! w i j (* a (- (+ (get u (- i 1) j)
+      (get u (+ i 1) j) (get u i (- j 1)) (get u i (+ j 1))) (* 4.0 (get u i j))))))""",
+    "sums": "(for [i (range n) j (range m) k (range n)] (set-at! w i j (+ (get w i j) (* a (get u k j) (get u i j)))))",
+    "some": "(for [i (range n) j (range m)] (when (= (% (+ i j) 2) 0) (set-at! w i j (* a (get u i j)))))",
+}
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+@pytest.mark.parametrize("name", SET)
+def test_gradients_of_loops_that_set_elements(name: str, deterministic: bool) -> None:
+    """Sums that read what is changed are taken out before it is, or stay with it."""
+    text = f"[#^ (Mat n m) u a] (let [w (copy u)] {SET[name]} (sum (square w)))"
+    program = printed(text, derive=hyad.value_and_grad, deterministic=deterministic)
+    compiled = hyad.compile(hyad.value_and_grad(hyad.model(f"(defmodel f {text})", namespace={})))
+    for n, m in ((1, 1), (2, 3), (5, 40), (33, 4)):
+        u = np.random.default_rng(n).normal(size=(n, m))
+        value, (u_bar, a_bar) = compiled(u, 0.3)
+        for shape in SHAPES:
+            got = emulator_of(program).run(program, (u, 0.3), **shape)
+            for x, want in zip(got, (value, u_bar, a_bar)):
+                np.testing.assert_allclose(x, want, rtol=1e-11, atol=1e-11)
+
+
+def test_no_function_is_there_that_nothing_calls() -> None:
+    """Compilers warn about them: sizes of a reshaped array are divided on the host alone."""
+    text = "[#^ (Arr Real b h w) x] (amax (amax (reshape x [b (// h 2) 2 (// w 2) 2]) 4) 2)"
+    for derive in (None, hyad.jacobian):
+        source = printed(text, derive=derive).source
+        for name in re.findall(r"^static __device__ inline [\w ]*?[ *](\w+)\(", source, re.MULTILINE):
+            assert len(re.findall(rf"\b{name}\b", source)) > 1

@@ -16,6 +16,7 @@ that are no numbers or infinite: what they make of a sum does not depend on thei
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import chain
 
 from ..core import (
@@ -41,7 +42,7 @@ from ..core import (
 from ..passes.spread import reductions
 from ..program.dead import tidy
 from .elements import written
-from .nesting import adding
+from .nesting import adding, alone
 from .teams import renamed
 
 #: By how many terms there are: the base of the digits. So many of them fit into 63 bits, and three are more than reals
@@ -88,16 +89,17 @@ def in_fixed_point(bind: Bind) -> list[Bind]:
     if not numbers:
         return [bind]
     out: list[Bind] = []
+    for k in numbers:  # before what they read is changed
+        one = alone(op, [k])
+        if one is None:
+            return [bind]
+        out += summed(Bind((bind.vars[k],), replace(one, body=written(one.body, 0)), bind.span))
     left = [k for k in range(n) if k not in numbers]
     if left or len(op.body.results) > n:
         results = (*(op.body.results[k] for k in left), *op.body.results[n:])
         accs, inits = tuple(op.accs[k] for k in left), tuple(op.inits[k] for k in left)
         rest = Loop(op.count, op.index, inits, accs, tidy(Block(op.body.binds, results)))
         out.append(Bind(tuple(v for k, v in enumerate(bind.vars) if k not in numbers), rest, bind.span))
-    for k in numbers:
-        body = written(tidy(Block(op.body.binds, (op.body.results[k],))), 0)
-        one = Bind((bind.vars[k],), Loop(op.count, op.index, (op.inits[k],), (op.accs[k],), body), bind.span)
-        out += summed(one)
     return out
 
 

@@ -18,11 +18,13 @@ from ..core import (
     Var,
     all_binds,
     blocks_of,
+    free_vars,
     integer,
+    reads,
     substitute,
 )
 from ..errors import Span
-from ..passes.spread import work
+from ..passes.spread import reductions, work
 from ..program.dead import tidy
 
 PLACES = 1 << 18  # sums that keep a device busy: as many threads as it has room for
@@ -56,6 +58,39 @@ def without(levels: Sequence[Bind], numbers: set[int]) -> Bind | None:
     accs, inits = tuple(op.accs[k] for k in left), tuple(op.inits[k] for k in left)
     vars_ = tuple(bind.vars[k] for k in left) + bind.vars[n:]
     return Bind(vars_, Loop(op.count, op.index, inits, accs, body), bind.span)
+
+
+def alone(op: Loop, keep: Sequence[int]) -> Loop | None:
+    """A parallel loop with some of its accumulators and nothing else. Of an array of which each iteration reads and
+    changes a part of its own, and reads it first, that reads what was there before the loop. None where it does not
+    read it first."""
+    gone = {acc: (k, init) for k, (acc, init) in enumerate(zip(op.accs, op.inits)) if k not in keep}
+    slices = {k for r in reductions(op) or () if r.kind == "slice" for k in r.accs}
+    changed: set[Atom] = set()  # what those arrays have become, and all that is made of it
+    binds: list[Bind] = []
+    for b in op.body.binds:
+        x, read = b.op, reads(b)
+        starts = [k for k, z in enumerate(x.inits) if z in gone] if type(x) is Loop else []
+        if not changed.isdisjoint(read) or type(x) is Prim and x.name in ("update", "add-at") and x.args[0] in gone:
+            changed.update(b.vars)
+        elif starts:
+            inner = alone(x, [k for k in range(len(x.accs)) if k not in starts])
+            changed.update(b.vars if inner is None else [b.vars[k] for k in starts])
+            changed.update(b.vars[len(x.accs) :])
+            if inner is not None:
+                kept = tuple(v for k, v in enumerate(b.vars[: len(x.accs)]) if k not in starts)
+                binds.append(Bind(kept, inner, b.span))
+        elif type(x) is not Prim and any(isinstance(v.type, Arr) for v in b.vars) and not gone.keys().isdisjoint(read):
+            changed.update(b.vars)
+        else:
+            binds.append(b)
+    results = tuple(op.body.results[k] for k in keep)
+    body = tidy(Block(tuple(binds), results))
+    used = free_vars(body)
+    if not changed.isdisjoint((*used, *results)) or any(a in used and k not in slices for a, (k, _) in gone.items()):
+        return None
+    body = substitute(body, {a: init for a, (_, init) in gone.items()})
+    return Loop(op.count, op.index, tuple(op.inits[k] for k in keep), tuple(op.accs[k] for k in keep), body)
 
 
 def operation(name: str, *args: Atom, hint: str = "parts") -> tuple[Var, Bind]:

@@ -518,7 +518,7 @@ def row_loop(bind: Bind, count: Atom) -> bool:
 
 def parted(bind: Bind, made: dict) -> tuple[Bind | None, Bind | None]:
     """A loop over a row's elements in two: what folds and makes rows, and what adds to other arrays. A row that is
-    changed in each element is a row that is made of it."""
+    changed in each element is a row that is made of it. Where what folds reads what is changed, they stay one."""
     op = bind.op
     n = len(op.accs)
     mine: list[int] = []
@@ -549,6 +549,8 @@ def parted(bind: Bind, made: dict) -> tuple[Bind | None, Bind | None]:
     results = [op.body.results[k] for k in mine] + [x for *_, x in rows] + [op.body.results[k] for k in stacked]
     body = tidy(Block((*op.body.binds, *more), tuple(results)))
     loop = Loop(op.count, op.index, tuple(op.inits[k] for k in mine), tuple(op.accs[k] for k in mine), body)
+    if any(op.accs[k] in free_vars(body) for k in rest):
+        return None, bind
     vars_ = [bind.vars[k] for k in mine] + [bind.vars[k] for k, *_ in rows] + [bind.vars[k] for k in stacked]
     return Bind(tuple(vars_), loop, bind.span), other
 
