@@ -16,6 +16,7 @@ their expressions (``expressions.py``); here a function and its header are made 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Container, Iterable
 from dataclasses import replace
 from typing import Any
@@ -546,7 +547,7 @@ def _bare(extent: int | str) -> str:
 
 
 _MADE = re.compile(r"\bstatic (?:__device__ )?(?:inline )?[\w ]+?[ *](\w+)\(|#define (\w+)|__shared__ \w+ (\w+)\[")
-_INTEGER = re.compile(r"const long long (\w+) = ")
+_INTEGER = re.compile(r"const long long (\w+) = (?!.*(?:atomic|__))")
 
 
 def called_of(support: Iterable[str], called: set[str]) -> list[str]:
@@ -561,13 +562,18 @@ def called_of(support: Iterable[str], called: set[str]) -> list[str]:
     return needed[::-1]
 
 
-def without_unread(lines: list[Line]) -> list[Line]:
-    """Lines without the integers that nothing in their block reads: sizes of arrays of which only the places count."""
+def without_unread(lines: list[Line], anywhere: bool = False) -> list[Line]:
+    """Lines without the integers that nothing in their block reads: sizes of arrays of which only the places count.
+    ``anywhere``: nothing in any block."""
     gone: set[int] = set()
+    words = Counter(word for line in lines for word in WORD.findall(line.text)) if anywhere else Counter()
     for k in range(len(lines) - 1, -1, -1):
         found = _INTEGER.match(lines[k].text)
-        if found is not None and not read_after(found[1], lines, k, gone):
+        if found is None:
+            continue
+        if words[found[1]] == 1 if anywhere else not read_after(found[1], lines, k, gone):
             gone.add(k)
+            words.subtract(WORD.findall(lines[k].text))
     return [line for k, line in enumerate(lines) if k not in gone] if gone else lines
 
 

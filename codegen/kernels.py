@@ -43,6 +43,7 @@ from hyad.passes.spread import Reduction, beside, offset_from, reductions
 from hyad.program.journal import fires, on
 
 from .ahead import AHEAD, ARRAYS, OF_ROWS, READ, UNROLL, elsewhere, heads, light
+from .c import without_unread
 from .collectives import (
     ADD_AT,
     COMBINED,
@@ -375,9 +376,8 @@ class KernelPrinter(CudaPrinter):
         else:
             if piece.fallible:
                 failed = f"*{self.local['status']}"
-                if (
-                    piece.rows or self.turned or self.tiles or self.sized
-                ):  # all threads of a block, or none, while other blocks may fail
+                together = piece.rows or self.turned or self.tiles or self.sized
+                if together:  # all threads of a block, or none, while other blocks may fail
                     failed = f"__syncthreads_or({failed} != 0)"
                 lines.append(Line(1, f"if ({failed}) return;"))
             lines += declared
@@ -387,6 +387,7 @@ class KernelPrinter(CudaPrinter):
         lines += [*added, *self.end_folds(results)]
         if not (piece.fallible and self.barrier):
             lines = self.joined(lines)
+        lines = without_unread(lines, anywhere=True)
         comments = self.shared_comments or Comments(self.program, False)
         text = comments.text(lines)
         tables = [f"    {t}" for t in self.tables]
