@@ -414,7 +414,8 @@ def test_gradients_of_loops_that_set_elements(name: str, deterministic: bool) ->
 
 def test_no_function_is_there_that_nothing_calls() -> None:
     """Compilers warn about them: sizes of a reshaped array are divided on the host alone."""
-    text = "[#^ (Arr Real b h w) x #^ (Arr Real b h w) dx] (jvp (fn [x] (amax (amax (reshape x [b (// h 2) 2 (// w 2) 2]) 4) 2)) x dx)"
+    text = """[#^ (Arr Real b h w) x #^ (Arr Real b h w) dx]
+      (jvp (fn [x] (amax (amax (reshape x [b (// h 2) 2 (// w 2) 2]) 4) 2)) x dx)"""
     for derive in (None, hyad.jacobian):
         source = printed(text, derive=derive).source
         for name in re.findall(r"^static __device__ inline [\w ]*?[ *](\w+)\(", source, re.MULTILINE):

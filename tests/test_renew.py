@@ -329,6 +329,32 @@ SLICES = {
              (set-at! w (slice 1 None) (+ (get w (slice 1 None)) (get b (slice 0 -1)))))""",
         None,
     ),
+    "a column by the one before": (
+        """(for [c (range 1 (len (get u 0)))]
+             (set-at! u #((slice None) c)
+               (- (get u #((slice None) c)) (* 0.1 (get u #((slice None) (- c 1)))))))""",
+        True,
+    ),
+    "all columns after one": (
+        """(for [j (range (len (get u 0)))  c (range (+ j 1) (len (get u 0)))]
+             (set-at! u #((slice None) c)
+               (- (get u #((slice None) c)) (* 0.1 (get a 0 j) (get u #((slice None) j))))))""",
+        True,
+    ),
+    "a column by the next one": (
+        """(for [c (range (- (len (get u 0)) 1))]
+             (set-at! u #((slice 1 None) c) (* 0.5 (get u #((slice 1 None) (+ c 1))))))""",
+        True,
+    ),
+    "a column by itself, moved": (
+        "(for [c (range (len (get u 0)))] (set-at! u #((slice 1 None) c) (* 0.5 (get u #((slice 0 -1) c)))))",
+        False,
+    ),
+    "a column by one that may be it": (
+        """(for [c (range (len (get u 0)))]
+             (set-at! u #((slice 1 None) c) (* 0.5 (get u #((slice 0 -1) (// c 2))))))""",
+        False,
+    ),
     "one element of each row": ("(set-at! u (slice 0 None) 1 (* 0.5 (get u (slice 0 None) 1)))", None),
 }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ..core import (
     INT,
@@ -172,16 +172,22 @@ def of_kept(block: Block, old: Atom, depth: int, row: Var) -> Block:
     return Block(tuple(binds), block.results)
 
 
-def renewed(block: Block, width: int) -> Block:
+def renewed(block: Block, width: int, around: Mapping[Var, Prim | None] | None = None) -> Block:
     """A block with the states of the loops in it renewed; itself where there are none. Its results from ``width`` on
-    are stacked: what an iteration begins with is, before anything is changed."""
+    are stacked: what an iteration begins with is, before anything is changed. ``around``: the sums of integers of the
+    blocks around, and the indices of the loops."""
     binds = []
+    sums = dict(around or {})
+    for x in block.binds:
+        if type(x.op) is Prim and x.op.name in ("+", "-") and x.vars[0].type == INT:
+            sums[x.vars[0]] = x.op
     for at, x in enumerate(block.binds):
         regions = blocks_of(x.op)
-        made = [renewed(r, len(x.op.accs) if type(x.op) is Loop else len(r.results)) for r in regions]
+        here = {**sums, x.op.index: None} if type(x.op) is Loop else sums
+        made = [renewed(r, len(x.op.accs) if type(x.op) is Loop else len(r.results), here) for r in regions]
         op = x.op if all(r is s for r, s in zip(made, regions)) else with_blocks(x.op, made)
         if type(op) is Loop:
-            op = of_their_own(op, Block(block.binds[at + 1 :], block.results[:width]))
+            op = of_their_own(op, Block(block.binds[at + 1 :], block.results[:width]), sums)
         if type(op) in (Loop, While):
             body = op.body  # type: ignore[union-attr]
             kept = remembered(op) if type(op) is Loop else {}
@@ -194,23 +200,27 @@ def renewed(block: Block, width: int) -> Block:
     return block if all(x is y for x, y in zip(binds, block.binds)) else Block(tuple(binds), block.results)
 
 
-def of_their_own(op: Loop, after: Block) -> Loop:
-    """A nest that changes elements of an array, and reads of it as it was those alone, each before it is changed: it
-    reads them of the array as it changes, which is no copy then if nothing reads the old one ``after``."""
+def of_their_own(op: Loop, after: Block, sums: Mapping[Var, Prim | None]) -> Loop:
+    """A nest that changes elements of an array, and reads of it as it was those alone, each before it is changed, or
+    such as it does not change, as of another column: it reads them of the array as it changes, which is no copy then if
+    nothing reads the old one ``after``."""
     later = {a for x in after.binds for a in reads(x)} | {*after.results}
     for k, old in enumerate(op.inits):
         if type(old) is Var and isinstance(old.type, Arr) and old in free_vars(op.body) and old not in later:
-            made = own_elements(op, k, old, (), {})
+            made = own_elements(op, k, old, (), sums)
             op = made if made is not None and op.inits.count(old) == 1 else op
     return op
 
 
-def own_elements(op: Loop, k: int, old: Var, indices: tuple[Var, ...], integers: dict[Var, Prim]) -> Loop | None:
+def own_elements(
+    op: Loop, k: int, old: Var, indices: tuple[Var, ...], integers: Mapping[Var, Prim | None]
+) -> Loop | None:
     """A nest of which state ``k`` has elements or rows changed one by one, each once, that reads in it what it read of
-    ``old``; None where that are not the same ones. ``indices``: those of the loops around."""
+    ``old``; None where that are not the same ones, or such as it does not change. ``indices``: those of the loops
+    around."""
     acc, result, body = op.accs[k], op.body.results[k], op.body
     indices = (*indices, op.index)
-    integers = integers | {x.vars[0]: x.op for x in body.binds if type(x.op) is Prim and x.vars[0].type == INT}
+    integers = {**integers} | {x.vars[0]: x.op for x in body.binds if type(x.op) is Prim and x.vars[0].type == INT}
     maker = next((x for x in body.binds if result in x.vars), None)
     if maker is None or sum(acc in reads(x) for x in body.binds) != 1 or acc not in reads(maker):
         return None
@@ -227,22 +237,32 @@ def own_elements(op: Loop, k: int, old: Var, indices: tuple[Var, ...], integers:
         return with_blocks(op, [Block(tuple(binds), body.results)])  # type: ignore[return-value]
     if type(maker.op) is not Prim or maker.op.name != "update" or maker.op.args[0] is not acc:
         return None
-    inside = {*indices, *integers}
+    counting = {*indices, *(v for v, made in integers.items() if made is None)}
 
     def place(a: Atom) -> Affine | None:
-        return affine_of(a, integers, inside, set(indices))
+        return affine_of(a, integers, {*counting, *integers}, counting)  # type: ignore[arg-type]
 
     at = [place(a) for a in maker.op.args[1:-1]]
-    moved = [[i for i in indices if a[1].get(i)] if a is not None else [] for a in at]
-    if any(len(own) != 1 for own in moved) or sorted(indices.index(i) for (i,) in moved) != [*range(len(indices))]:
+    if None in at:
         return None
+    moved = [[i for i in indices if a[1].get(i)] for a in at]  # type: ignore[index]
+    places = [own for own in moved if own]
+    if any(len(own) != 1 for own in places) or sorted(indices.index(i) for (i,) in places) != [*range(len(indices))]:
+        return None
+
+    def stays(there: Sequence[Affine | None]) -> bool:
+        """Whether none of the elements at a place that is read is changed, or the one of this iteration alone."""
+        if None in there or len(there) < len(at):
+            return False
+        gaps = [affine_add(a, b, -1) for a, b in zip(there, at)]  # type: ignore[arg-type]
+        return all(map(is_zero, gaps)) or any(not own and never_zero(gap, counting) for gap, own in zip(gaps, moved))
 
     def own(block: Block) -> Block | None:
         """A block that reads of the array as it changes what is not changed yet."""
         binds = []
         for x in block.binds:
             if type(x.op) is Prim and x.op.name == "get" and x.op.args[0] is old:
-                if [place(a) for a in x.op.args[1 : len(at) + 1]] != at:
+                if not stays([place(a) for a in x.op.args[1 : len(at) + 1]]):
                     return None
                 x = Bind(x.vars, Prim("get", (acc, *x.op.args[1:])), x.span, x.soft)
             elif blocks_of(x.op) and old in reads(x):
@@ -260,6 +280,16 @@ def own_elements(op: Loop, k: int, old: Var, indices: tuple[Var, ...], integers:
         return None
     binds = [*(x for x in whole.binds if maker.vars[0] not in x.vars), maker]  # when all has been read
     return with_blocks(op, [Block(tuple(binds), body.results)])  # type: ignore[return-value]
+
+
+def is_zero(gap: Affine) -> bool:
+    return not gap[0] and not any(gap[1].values())
+
+
+def never_zero(gap: Affine, counting: set[Var]) -> bool:
+    """Whether an integer is above 0, or below, where indices are not below 0."""
+    signs = {n > 0 for n in (gap[0], *gap[1].values()) if n}
+    return gap[0] != 0 and len(signs) == 1 and all(v in counting for v, n in gap[1].items() if n)
 
 
 def over(body: Block, old: Var, new: Var) -> Block:
