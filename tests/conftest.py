@@ -88,12 +88,12 @@ BRIEFLY = (
 AS_WRITTEN = (
     "afterwards", "align", "array_programs", "carry", "checkpoint", "columns", "common", "copies", "counted",
     "courses", "eager", "edges", "eliminations", "exponents", "factors", "few_inputs", "figure_8", "for", "grids",
-    "history", "identities", "in_place", "keep_calls", "lasting", "linear_algebra", "lines", "monomials", "neighbours",
-    "no_iterations", "one_store", "optimise", "overlaps", "parts_changed", "places", "powers", "prefixes", "ragged",
-    "recurring", "remember", "renew", "report", "reshaped", "rings", "rolling", "roundtrip", "running", "scalings",
-    "searches", "settled", "shrinking", "simplify", "skips", "sparse", "splits", "stages", "states_before",
-    "straight_lines", "strands", "suffixes", "symmetry", "tables", "terms", "tiles", "triangles", "twins", "unchanged",
-    "unread", "whiles",
+    "guarded", "history", "identities", "in_place", "keep_calls", "lasting", "linear_algebra", "lines", "monomials",
+    "neighbours", "no_iterations", "one_store", "optimise", "overlaps", "parts_changed", "places", "powers",
+    "prefixes", "ragged", "recurring", "remember", "renew", "report", "reshaped", "rings", "rolling", "roundtrip",
+    "running", "scalings", "searches", "settled", "shrinking", "simplify", "skips", "sparse", "splits", "stages",
+    "states_before", "straight_lines", "strands", "suffixes", "symmetry", "tables", "terms", "tiles", "triangles",
+    "twins", "unchanged", "unread", "whiles",
 )  # fmt: skip
 
 

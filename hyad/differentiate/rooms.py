@@ -43,9 +43,16 @@ def rooms(op: Loop) -> dict[Loop, Affine] | None:
 
     def affine(a: Atom) -> Affine:
         op = integers.get(a)  # type: ignore[arg-type]
+        if perhaps(a):
+            return affine(op.args[1])  # type: ignore[union-attr]
         if op is not None and op.name == "max" and op.args[0] == integer(0):  # below zero there is nothing
             a = op.args[1]
         return with_factors(affine_in(a, integers), integers)
+
+    def perhaps(a: Atom) -> bool:
+        """Whether a loop with this count runs so often, or not at all."""
+        op = integers.get(a)  # type: ignore[arg-type]
+        return op is not None and op.name == "select" and op.args[2] == integer(0)
 
     def known(block: Block, counts: Mapping[Var, Affine]) -> bool:
         for x in block.binds:
@@ -54,7 +61,7 @@ def rooms(op: Loop) -> dict[Loop, Affine] | None:
                 return False
             if type(x.op) is Loop:
                 count = affine(x.op.count)
-                if not bound.isdisjoint(count[1]):
+                if perhaps(x.op.count) or not bound.isdisjoint(count[1]):
                     found[x.op] = highest(count, counts)
                     if not bound.isdisjoint(found[x.op][1]):
                         return False

@@ -26,6 +26,7 @@ from ..frontend.store_passing import set_cell
 from ..passes.counted import counted_block, recursion_counted
 from ..passes.functions import inline_block, merged_block
 from ..passes.fusion import alone_block, branched_block, diagonals_block
+from ..passes.guarded import guarded_block
 from ..passes.induction import induction_block
 from ..passes.log_sums import log_sums_block
 from ..passes.monotone import monotone_block
@@ -223,7 +224,8 @@ def trace(
             block = windows_block(b, tidy(block))
             block = unroll_block(b, running_powers_block(b, integer_tables_block(b, periods_block(b, block))))
             block = singles_block(b, tidy(block))
-            block = scalar_replacement_block(b, privatise_block(b, spared_block(b, block)))
+            block = guarded_block(b, spared_block(b, block))
+            block = scalar_replacement_block(b, privatise_block(b, block))
             block = log_sums_block(b, filled_block(b, block))
             block = expand_block(b, left_block(b, prefixes_block(b, tidy(block))))
             block = recurring_block(b, block)
