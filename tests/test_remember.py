@@ -451,3 +451,21 @@ def test_what_tells_its_own_slope_is_read_where_it_is_stored() -> None:
     program = g.optimised(g.specs((a, w)))
     assert sum(type(x.op) is Prim and x.op.name == "relu" for x in all_binds(program.body)) == 1
     hyad.check_grad(f, (a, w))
+
+
+@pytest.mark.parametrize("squash", ["tanh", "sigmoid", "exp"])
+def test_states_that_tell_their_own_slopes_are_read_where_they_are(squash: str) -> None:
+    """Each step's sums are in no memory but the step's, and the function is called on the way there alone."""
+    step = "(build n (fn [i] (ifold (fn [s p] (+ s (* (get w i p) (get v (get at i p))))) 0.0 (get much i))))"
+    f = hyad.model(
+        f"""(fn [#^ (Mat n m) w #^ (Arr Int n m) at #^ (Arr Int n) much #^ (Vec n) v #^ Int t]
+          (sum (square (ifold (fn [v k] ({squash} {step})) v t))))""",
+        namespace={},
+    )
+    rng = np.random.default_rng(3)
+    args = (rng.uniform(-0.5, 0.5, (5, 4)), rng.integers(0, 5, (5, 4)), rng.integers(0, 5, 5), rng.uniform(-1, 1, 5), 3)
+    gradient = hyad.grad(f, wrt=("w", "v"))
+    program = gradient.optimised(gradient.specs(args))
+    assert sum(type(x.op) is Prim and x.op.name == squash for x in all_binds(program.body)) == 1
+    assert workspace(gradient, args, n=100, t=10) <= 100 * 10 + 3 * 100
+    assert hyad.check_grad(f, args, wrt=("w", "v"))

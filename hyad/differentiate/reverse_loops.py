@@ -111,6 +111,9 @@ def loop_there(rev: Reverse, op: Loop, bind: Bind) -> Back:
         dear += [v for v in ends(rev, op.body) if v in given and v not in dear]
     if carried and not free:
         dear += [*elements(op, rev.active), *inside(rev, op.body)]
+        dear += [
+            v for v in ends(rev, op.body) if v in op.body.results[:width] and isinstance(v.type, Arr) and v not in dear
+        ]
     kept = [v for v in dear if v not in given]
     rev.say(op.body.binds, kept)
     count, inits = rev.atom(op.count), rev.atoms(op.inits)
@@ -240,7 +243,7 @@ def ends(rev: Reverse, block: Block) -> list[Var]:
             inner = ends(rev, x.op.body) if not x.op.accs else ()
             found += [v for v, r in zip(x.vars, x.op.body.results) if r in inner]
         elif type(x.op) is Prim:
-            if tells_its_slope(x.op) and cost_of(slice_of(block, x.op.args)) >= COSTLY:
+            if tells_its_slope(x.op) and cost_of(slice_of(block, x.vars)) >= COSTLY:
                 found.append(x.vars[0])
         else:
             found += [x.vars[i] for i in remembered(rev, x.op, block)]
