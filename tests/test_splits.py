@@ -259,3 +259,36 @@ def test_only_what_stands_twice_has_to_be_short() -> None:
     made, plain = (hyad.compile(model, args=(V, W, 3), target="python", without=w) for w in ((), "split"))
     assert branches(plain.program) == 1 and branches(made.program) == 0
     np.testing.assert_array_equal(made(V, W, 5), plain(V, W, 5))
+
+
+#: Loops that change a row of D and read one element of it in all iterations, which is one of those that change.
+SPOTS = {
+    "shortest paths": """(for [k (range n) i (range n) j (range n)]
+        (set-at! D i j (min (get D i j) (+ (get D i k) (get D k j)))))""",
+    "elimination": """(for [k (range n) i (range n) j (range n)]
+        (set-at! D i j (- (get D i j) (* 0.1 (get D i k) (get D k j)))))""",
+    "a vector": "(for [k (range n) j (range n)] (set-at! w j (+ (get w j) (* (get w k) (get D k j)))))",
+    "added to": "(for [k (range n) j (range n)] (set-at! w j (- (get w j) (* 0.5 (get w k)))))",
+    "from the second on": """(for [k (range 1 n) i (range n) j (range 1 n)]
+        (set-at! D i j (- (get D i j) (* 0.1 (get D i k)))))""",
+    "backwards": """(for [k (range n) i (range n) j (range n)]
+        (set-at! D i (- n 1 j) (* 0.5 (+ (get D i (- n 1 j)) (get D i k)))))""",
+    "two of them": """(for [k (range n) i (range n) j (range n)]
+        (set-at! D i j (+ (get D i j) (* 0.1 (get D i k) (get D i i)))))""",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SPOTS)
+def test_what_a_row_is_read_at_is_read_before_it_changes_and_after(name: str) -> None:
+    """To the last bit, and no iteration but one reads what another has changed."""
+    text = f"(fn [#^ (Mat n n) A] (let [D (copy A) w (copy (get A 0))] {SPOTS[name]} (+ (sum (* D A)) (sum w))))"
+    model = hyad.model(text, namespace={})
+    made, plain = (hyad.compile(model, "python", without=w) for w in ((), "split"))
+    compiled, gradient = hyad.compile(model), hyad.compile(hyad.grad(model))
+    for n in (1, 2, 3, 8, 9, 17):
+        a, along = np.random.default_rng(n).normal(size=(2, n, n)) / n
+        assert made(a) == plain(a)
+        assert compiled(a) == pytest.approx(made(a), rel=1e-12, abs=1e-14)
+        up, down = (compiled(a + e * along) for e in (1e-6, -1e-6))
+        assert np.sum(gradient(a) * along) == pytest.approx((up - down) / 2e-6, rel=1e-5, abs=1e-8)
+    assert ("split" in {step.name for step in hyad.explain(model).steps}) == (name != "backwards")

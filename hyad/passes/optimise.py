@@ -125,7 +125,7 @@ from .settled import settled
 from .shifts import forwards, shifts
 from .shrinking import shrinking
 from .skips import skips
-from .splits import Split
+from .splits import Split, changes_and_reads
 from .stores import assign, one_addition, one_store, overwritten, scatter
 from .strands import strands
 from .suffixes import suffix_sums
@@ -372,7 +372,8 @@ def expand(program: Program) -> Program:
 def split(program: Program) -> Program:
     """Splits a loop at the indices where its branches change (index-set splitting), one after the other."""
     for _ in range(SPLITS):
-        if not any(type(b.op) is If for loop in loops_of(program) for b in loop.body.binds):
+        loops = loops_of(program)
+        if not any(changes_and_reads(op) or any(type(b.op) is If for b in op.body.binds) for op in loops):
             break
         made = rebuild(program, Split)
         if sum(1 for _ in loops_of(made)) == sum(1 for _ in loops_of(program)):

@@ -9,6 +9,7 @@ from ..core import (
     BOOL,
     INT,
     REAL,
+    Arr,
     Atom,
     Bind,
     Block,
@@ -21,16 +22,17 @@ from ..core import (
     all_binds,
     blocks_of,
     defined_in,
+    reads,
     with_blocks,
 )
 from ..program.affine import affine_add, negated
 from ..program.builder import Builder
 from ..program.dead import has_checks
-from ..program.loops import CALL, cost_of
+from ..program.loops import CALL, cost_of, slice_of
 from ..program.primitives import BUILTIN
 from ..program.rebuild import Rebuild
 from .fusion import recurs
-from .lanes import ahead
+from .lanes import LANES, ahead
 from .tables import affine_of
 
 #: What compares an index with a bound, or with another index.
@@ -47,6 +49,8 @@ class Split(Rebuild):
     ``(if (= i k) (f i) (g i))``  =>  ``g`` for the first ``k``, ``f`` once, ``g`` for the others, where ``k`` is known
     to be an index of the loop, as that of a loop over the same range around it is.
     A loop that is taken in lanes without the branch computes both sides instead, and chooses one.
+    So does a loop that changes a row of an array and reads one element of that row in all iterations: it is the same
+    until it is changed itself, and from then on.
     The part in which nothing but zeros is added to sums is left out: a sum from 0.0 on never is -0.0, which that would
     change. Design decision: innermost loops alone, where a branch keeps a compiler from taking several iterations at
     once, and inside another loop, which may run on several threads.
@@ -62,6 +66,10 @@ class Split(Rebuild):
             if self.in_lanes(Bind(bind.vars, masked, bind.span, bind.soft)):
                 return
         found = self.decision(op) if type(op) is Loop and self.depth else None
+        spot = self.spot(op) if type(op) is Loop and self.depth and found is None else None
+        if spot is not None:
+            self.around_it(bind, op, *spot)  # type: ignore[arg-type]
+            return
         if found is None:
             self.depth += type(op) is Loop
             self.copy(bind)
@@ -106,6 +114,58 @@ class Split(Rebuild):
         b.span = bind.span
         self.define(bind, state)
 
+    def spot(self, op: Loop) -> tuple[Bind, tuple] | None:
+        """What reads one element of a row that a loop changes, element by element, and in which iteration that is
+        changed."""
+        body, width = op.body, len(op.accs)
+        if op.index.soft or not changes_and_reads(op) or type(op.count) is Const and op.count.value < LANES:
+            return None
+        inside = {op.index, *op.accs, *defined_in(body)}
+        integers = {x.vars[0]: x.op for x in body.binds if x.vars[0].type == INT}
+        for acc, r in zip(op.accs, body.results[:width]):
+            store = next((x for x in body.binds if r in x.vars), None)
+            if store is None or store.op.name not in ("update", "add-at") or store.op.args[0] is not acc:  # type: ignore
+                continue
+            reading = [x for x in body.binds if acc in reads(x) and x is not store]
+            if any(x.op.name != "get" or r in reads(x) for x in body.binds if x in reading or r in reads(x)):  # type: ignore
+                continue
+            at = [affine_of(a, integers, inside, {op.index}) for a in store.op.args[1:-1]]  # type: ignore
+            for x in reading:
+                there = [affine_of(a, integers, inside, {op.index}) for a in x.op.args[1:]]  # type: ignore
+                if None in at or None in there or len(there) != len(at) or any(a[1].get(op.index) for a in there):  # type: ignore
+                    continue
+                moved = [(a, q) for a, q in zip(at, there) if a != q]
+                if len(moved) == 1 and moved[0][0][1].get(op.index) == 1:  # type: ignore[index]
+                    a, q = moved[0]
+                    bound = affine_add(q, affine_add(a, (0, {op.index: 1}), -1), -1)  # type: ignore[arg-type]
+                    if self.is_index(op, bound):
+                        return x, bound
+        return None
+
+    def around_it(self, bind: Bind, op: Loop, read: Bind, bound: tuple) -> None:
+        """The iterations before one that changes the element that all of them ``read``, that one, and those after it."""
+        b, count = self.b, self.atom(op.count)
+        at = self.integer(bound)
+        after = b.prim("+", at, Const(1, INT))
+        left = b.prim("-", count, after)
+        b.sizes.update(v for v in (at, left) if type(v) is Var)
+        state, names, accs = self.filling(op, bind)
+        array, k = read.op.args[0], op.accs.index(read.op.args[0])  # type: ignore[union-attr, arg-type]
+        for length, start in ((at, Const(0, INT)), (Const(1, INT), at), (left, after)):
+            if length == Const(1, INT):
+                state = self.part(op, None, start, state, True)
+                continue
+            self.here[op.index] = start
+            self.block(slice_of(op.body, [a for a in read.op.args[1:] if a is not array]))  # type: ignore[union-attr]
+            found = b.get(state[k], *self.atoms(read.op.args[1:]), hint=read.vars[0].name)  # type: ignore[union-attr]
+
+            def body(i: Atom, *state: Atom, start: Atom = start, found: Atom = found):
+                return self.part(op, None, b.prim("+", start, i), state, True, {read: found}), ()
+
+            state = list(b.loop(length, state, body, names, op.index.name, accs))
+        b.span = bind.span
+        self.define(bind, state)
+
     def in_lanes(self, bind: Bind) -> bool:
         """Rebuild a loop whose iterations are taken eight at once then; or say that it is not."""
         b = self.b
@@ -116,12 +176,23 @@ class Split(Rebuild):
         b.keep(scope)
         return True
 
-    def part(self, op: Loop, cond: Atom, index: Atom, state: Sequence[Atom], holds: bool) -> list[Atom]:
-        """An iteration of which it is known whether the condition holds."""
+    def part(
+        self,
+        op: Loop,
+        cond: Atom | None,
+        index: Atom,
+        state: Sequence[Atom],
+        holds: bool,
+        known: Mapping[Bind, Atom] | None = None,
+    ) -> list[Atom]:
+        """An iteration of which it is known whether the condition holds, and what some bindings give."""
         width = len(op.accs)
         self.here[op.index] = index
         self.here.update(zip(op.accs, state))
         for bind in op.body.binds:
+            if known and bind in known:
+                self.here[bind.vars[0]] = known[bind]
+                continue
             self.line(bind)
             if cond in bind.vars:
                 self.here[cond] = Const(holds, BOOL)  # type: ignore[index]
@@ -189,6 +260,14 @@ class Split(Rebuild):
         for v, k in affine[1].items():
             total = self.b.prim("+", total, self.b.prim("*", Const(k, INT), self.atom(v)))
         return total
+
+
+def changes_and_reads(op: Loop) -> bool:
+    """Whether a loop is single operations, and reads elements of an array that it changes."""
+    arrays = {a for a in op.accs if isinstance(a.type, Arr)}
+    if not arrays or any(type(x.op) is not Prim for x in op.body.binds):
+        return False
+    return any(x.op.name == "get" and x.op.args[0] in arrays for x in op.body.binds)  # type: ignore[union-attr]
 
 
 def masked_pairs(op: Loop) -> Loop | None:
