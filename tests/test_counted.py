@@ -91,11 +91,14 @@ def expected_complex(v: np.ndarray, indices: range) -> complex:
     return s
 
 
-#: Until an integer is 0, which fails where it begins below that: by an index, and by a size.
+#: Until an integer is 0, which fails where it begins below that: by an index, and by sizes.
 UNTIL = {
     "reads": "(loop [i k  s 1.0] (if (= i 0) s (recur (- i 1) (+ s (sin (* s (get v (- i 1))))))))",
     "makes": """(loop [i k  s 1.0]
       (if (= i 0) s (recur (- i 1) (+ s (sin (* s (sum (build i (fn [j] (* 0.1 (get v j)))))))))))""",
+    "makes twice as many": """(loop [i k  s 1.0]
+      (if (= i 0) s
+        (recur (- i 1) (+ s (sin (* s (sum (build (- (* 2 i) 1) (fn [j] (* 0.1 (real j) (get v (- i 1))))))))))))""",
 }
 
 

@@ -27,7 +27,7 @@ from ..core import (
     type_of,
     with_body,
 )
-from ..program.affine import affine_add, affine_in, negated, with_factors
+from ..program.affine import affine_add, affine_in, with_factors
 from ..program.builder import Builder
 from ..program.dead import dead_code
 from ..program.loops import slice_of
@@ -158,10 +158,11 @@ class Counted(Rebuild):
             gaps = [affine_add(c, a, -1)] if x.op.relation == "<=" else [a, affine_add(c, affine_add(a, (1, {})), -1)]
             for rest, terms in gaps:  # never negative where the check holds
                 others = {v: n for v, n in terms.items() if v is not at}
-                if terms.get(at) != sign or not moving.isdisjoint(others):
+                by = sign * terms.get(at, 0)  # so much less with each step
+                if by <= 0 or not moving.isdisjoint(others):
                     continue
-                least = affine_add(self.moved((rest, others)), b.affine(end), sign)  # of it at the end
-                if b.nonnegative(negated(least)):
+                least = affine_add(self.moved((rest, others)), b.affine(end), by * sign)  # of it at the end
+                if b.nonnegative(affine_add((by - 1, {}), least, -1)):
                     return x
         return None
 

@@ -143,7 +143,7 @@ class Split(Rebuild):
         return None
 
     def around_it(self, bind: Bind, op: Loop, read: Bind, bound: tuple) -> None:
-        """The iterations before one that changes the element that all of them ``read``, that one, and those after it."""
+        """The iterations before one that changes the element that all of them ``read``, that one, and the others."""
         b, count = self.b, self.atom(op.count)
         at = self.integer(bound)
         after = b.prim("+", at, Const(1, INT))
