@@ -270,3 +270,27 @@ def test_a_kernel_reads_nothing_of_the_memory_that_it_makes_results_in() -> None
     got = Emulator([made], gpu.cpu_compiler() or ()).run(made, args)
     for one, other in zip(got, flat(hyad.compile(f)(*args)), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-10, atol=1e-11 * np.max(np.abs(other)))
+
+
+#: Models of two stacks of matrices whose gradient has products of such, the value's aside.
+STACKED = {
+    "sines": "(sum (sin (@ x y)))",
+    "squares": "(sum (square (@ x y)))",
+    "one by one": "(sum (map (fn [x y] (sum (square (@ x y)))) x y))",
+    "transposed": "(sum (square (@ x (transpose y [0 2 1]))))",
+}
+
+
+@pytest.mark.parametrize("name", STACKED)
+def test_gradients_of_stacked_products_are_stacked_products(name: str) -> None:
+    """Multiples are taken of the sums; no sum of products is taken in parts by single threads."""
+    f = hyad.model(f"(fn [#^ (Arr Real b n n) x #^ (Arr Real b n n) y] {STACKED[name]})", namespace={})
+    gradient = hyad.grad(f, wrt=("x", "y"))
+    calls = [tuple(np.random.default_rng(b).normal(size=(2, b, n, n))) for b, n in ((1, 1), (3, 5), (2, 33))]
+    made = [plan(gradient, calls[-1], f"p{k}", deterministic=bool(k)) for k in range(2)]
+    compiled = memoised.compile(gradient)
+    for program in made:
+        assert sum(isinstance(s, Gemm) for s in program.steps) == 3
+        for args in calls:
+            for x, y in zip(Emulator([program], gpu.cpu_compiler() or ()).run(program, args), compiled(*args)):
+                np.testing.assert_allclose(x, y, rtol=1e-11, atol=1e-11)

@@ -147,7 +147,9 @@ def spread(
     by(lambda block: indexed_block(block, scattered), "gather")
     by(gather_block, "gather")
     by(rectangle_block, "rectangles")
-    program = dead_code(products(dead_code(assign(program, by_rows=False))))  # those of a gradient are whole only now
+    program = dead_code(assign(program, by_rows=False))
+    by(lambda block: each(block, scaled))
+    program = dead_code(products(program))  # those of a gradient are whole only now
     program = uncopied(program)
     by(lambda block: product_block(block, stacked=True))
     if deterministic:
@@ -987,15 +989,71 @@ def around(levels: Sequence[Bind], binds: tuple[Bind, ...]) -> tuple[list[Bind],
     return out, binds
 
 
-def product(x: Atom, binds: Sequence[Bind]) -> bool:
-    """Whether a term is the product of two elements of arrays."""
+def multiple(op: Op | None) -> tuple[Const | None, Atom | None]:
+    """A constant that differentiation has multiplied by, and by what; none, and none."""
+    if type(op) is Prim and op.name == "*" and sum(type(a) is Const for a in op.args) == 1:
+        return (op.args[0], op.args[1]) if type(op.args[0]) is Const else (op.args[1], op.args[0])  # type: ignore
+    return None, None
+
+
+def scaled(bind: Bind) -> list[Bind]:
+    """A nest whose elements are sums of products of which one factor is a multiple, as the adjoint of a square is, as
+    two: the sums, which are a product of matrices, or a stack of such, and their multiples::
+
+        (build [n m] (fn [i j] (ifold (fn [s k] (+ s (* (* 2.0 (get a i k)) (get b k j)))) 0.0 l)))
+        =>  p = (build [n m] (fn [i j] (ifold (fn [s k] (+ s (* (get a i k) (get b k j)))) 0.0 l)))
+            (build [n m] (fn [i j] (* 2.0 (get p i j))))
+    """
+    levels, op = [bind], bind.op
+    while len(op.body.binds) == 1 and type(op.body.binds[0].op) is Loop and not op.accs and len(levels[-1].vars) == 1:
+        levels.append(op.body.binds[0])
+        op = levels[-1].op
+        if op.accs:
+            break
+    made = {v: b for b in op.body.binds for v in b.vars}
+    indices = [b.op.index for b in levels[:-1]]
+    whole = all(b.op.body.results == c.vars for b, c in zip(levels, levels[1:]))
+    if not whole or len(op.accs) != 1 or len(op.body.results) != 1 or len(indices) < 2:
+        return [bind]
+    total, zero = made.get(op.body.results[0]), op.inits[0]  # type: ignore[call-overload]
+    if total is None or total.op.name != "+" or op.accs[0] not in total.op.args:  # type: ignore[union-attr]
+        return [bind]
+    if not (type(zero) is Const and zero.value == 0.0) or not all(type(b.op) is Prim for b in op.body.binds):
+        return [bind]
+    x = next(a for a in total.op.args if a is not op.accs[0])  # type: ignore[union-attr]
+    term = made.get(x)  # type: ignore[call-overload]
+    if term is None or not product(x, op.body.binds, indices):
+        return [bind]
+    factors = [made[a] for a in term.op.args if a in made]  # type: ignore[union-attr]
+    found = [(f, *multiple(f.op)) for f in factors if f.soft and multiple(f.op)[0] is not None]
+    if len(found) != 1:
+        return [bind]
+    ((factor, by, rest),) = found
+    left = Block(tuple(b for b in op.body.binds if b is not factor), op.body.results)
+    body = tidy(substitute(left, {factor.vars[0]: rest}))  # type: ignore[dict-item]
+    sums_: Bind = Bind(levels[-1].vars, replace(op, body=body), levels[-1].span)
+    for level in reversed(levels[:-1]):
+        sums_ = Bind(level.vars, replace(level.op, body=Block((sums_,), sums_.vars)), level.span)
+    (v,) = bind.vars
+    p, s, y = Var(v.name, v.type, v.span), Var("s", REAL), Var(v.name, REAL)
+    again = [Var(i.name, INT, i.span) for i in indices]
+    block = Block((Bind((s,), Prim("get", (p, *again))), Bind((y,), Prim("*", (by, s)), factor.span, True)), (y,))
+    sums_ = Bind((p,), sums_.op, bind.span)
+    return [sums_, Bind((v,), nested(again, [b.op.count for b in levels[:-1]], block, REAL, v.name).op, bind.span)]
+
+
+def product(x: Atom, binds: Sequence[Bind], free: Sequence[Var]) -> bool:
+    """Whether a term is the product of two elements of matrices, or of stacks of matrices at one place, so that its
+    sums are the elements of a product."""
     made = {v: b.op for b in binds for v in b.vars}
     op = made.get(x)
-    return (
-        type(op) is Prim
-        and op.name == "*"
-        and all(type(made.get(a)) is Prim and made[a].name == "get" for a in op.args)
-    )
+    if type(op) is not Prim or op.name != "*" or len(free) < 2:
+        return False
+    found = [made.get(multiple(made.get(a))[1] or a) for a in op.args]
+    if not all(type(f) is Prim and f.name == "get" for f in found):
+        return False
+    at = tuple(free[:-2])
+    return not at or all(len(f.args) == len(at) + 3 and f.args[1 : len(at) + 1] == at for f in found)  # type: ignore
 
 
 def sums(
@@ -1022,7 +1080,7 @@ def sums(
         block = substitute(tidy(Block(tuple(binds), (x,))), table)
         return [adding(bind.vars[k], op.inits[k], mine, sizes, mine, block, bind.span)]
     first, *more = over
-    matrix = corner is None and len(free) == 2 and len(over) == 1 and x not in kept and product(x, binds)
+    matrix = corner is None and len(over) == 1 and x not in kept and product(x, binds, free)
     if corner is None and not matrix and by_rows(x, binds, free, over, kept, indices):
         return sums_of_rows(bind, k, store, free, over, counts, binds, kept, indices)
     parts: Atom = integer(1)
