@@ -294,3 +294,18 @@ def test_gradients_of_stacked_products_are_stacked_products(name: str) -> None:
         for args in calls:
             for x, y in zip(Emulator([program], gpu.cpu_compiler() or ()).run(program, args), compiled(*args)):
                 np.testing.assert_allclose(x, y, rtol=1e-11, atol=1e-11)
+
+
+def test_a_product_in_three_loops_over_zeros_is_one() -> None:
+    """As a newcomer writes it, with ``set-at!``, and its gradient's products."""
+    text = """(let [c (zeros [n k])]
+      (for [i (range n) j (range k) l (range m)] (set-at! c i j (+ (get c i j) (* (get a i l) (get b l j))))) {})"""
+    head = "(fn [#^ (Mat n m) a #^ (Mat m k) b] "
+    value, total = (hyad.model(head + text.format(out) + ")", namespace={}) for out in ("c", "(sum (square c))"))
+    args = np.random.default_rng(1).normal(size=(5, 7)), np.random.default_rng(2).normal(size=(7, 40))
+    for f, products in ((value, 1), (hyad.grad(total, wrt=("a", "b")), 3)):
+        program = plan(f, args, "p")
+        assert sum(isinstance(s, Gemm) for s in program.steps) == products
+        got, wanted = Emulator([program], gpu.cpu_compiler() or ()).run(program, args), flat(hyad.compile(f)(*args))
+        for x, y in zip(got, wanted, strict=True):
+            np.testing.assert_allclose(x, y, rtol=1e-11, atol=1e-11)

@@ -416,3 +416,18 @@ def test_zeros_are_cleared_at_once() -> None:
     assert made(x, 2) == pytest.approx([np.sum(np.exp(x) * np.arange(1, 4))] * 2, rel=1e-14)
     assert made.source.count("memset(") == 1 and "memcpy(" not in made.source
     assert "memset(a, 0, (size_t)(k*n*n)*sizeof(double))" in made.source
+
+
+def test_rows_over_zeros_are_built_though_they_are_read() -> None:
+    """Of zeros nothing is left; a state that is not zero before stays one array, which changes in place."""
+    loops = "(for [i (range n) j (range k) l (range m)] (set-at! c i j (+ (get c i j) (* (get a i l) (get b l j)))))"
+    head = "(fn [#^ (Mat n m) a #^ (Mat m k) b #^ (Mat n k) z]"
+    over, on = (hyad.model(f"{head} (let [c {c}] {loops} c))", namespace={}) for c in ("(zeros [n k])", "(copy z)"))
+    for n, m, k in ((1, 1, 1), (3, 0, 2), (0, 3, 2), (5, 7, 9)):
+        rng = np.random.default_rng(n)
+        a, b, z = rng.normal(size=(n, m)), rng.normal(size=(m, k)), rng.normal(size=(n, k))
+        np.testing.assert_allclose(memoised.compile(over)(a, b, z), a @ b, rtol=1e-12, atol=1e-14)
+        np.testing.assert_allclose(memoised.compile(on)(a, b, z), z + a @ b, rtol=1e-12, atol=1e-14)
+    assert memoised.compile(over).cfunction.workspace is None
+    nest = [x.op for x in all_binds(over.optimised(over.specs(None)).body) if type(x.op) is Loop]
+    assert not nest[0].accs

@@ -179,7 +179,7 @@ def summed(binds: list[Bind], sums: dict[Var, Bind], table: dict[Var, Atom]) -> 
     """Some sums of a branch, beside it; ``table`` learns of them."""
     out = []
     for x in binds:
-        if x.vars[0] in sums:
+        if x.vars and x.vars[0] in sums:
             again = substitute(Block((x,), ()), table).binds[0]
             table[x.vars[0]] = v = Var(x.vars[0].name, INT, x.vars[0].span, x.vars[0].given)
             out.append(Bind((v,), again.op, x.span))

@@ -106,13 +106,15 @@ class Filled(Rebuild):
 
     def store(self, op: Loop, k: int) -> Bind | None:
         """Where the body stores the element of this iteration, where that is all that it does with the array but for
-        reading this element, and other rows."""
+        reading this element, and other rows; of an array that is zero before, also a row and what is in it."""
         x = self.written(op, k)
         if x is None:
             return None
         acc, own, inside = op.accs[k], x.op.args[1:-1], inner_of(op)  # type: ignore[union-attr]
+        start = self.b.definitions.get(self.atom(op.inits[k]))  # type: ignore[arg-type]
+        fresh = start is not None and start.name == "zeros"
         apart = (
-            y.subscripts == own
+            (y.subscripts[: len(own)] if fresh else y.subscripts) == own
             or differ(y.subscripts, own[:-1], inside, self.integers)
             or self.unequal(y.subscripts, own[:-1], inside)
             or self.ordered(op, y.subscripts, own[:-1], inside)
