@@ -6,7 +6,7 @@ from typing import Any
 
 from .errors import ModelTypeError, border
 from .frontend.annotations import parameters
-from .model import Model, as_model, derived
+from .model import Model, as_model, derived, model
 
 
 @border
@@ -93,10 +93,16 @@ def product(operator: str, f: Any, first: Any, second: tuple, encoding: str = "r
     """An operator at a point, which a model makes once."""
     base = as_model(f, operator)
     cached = base.__dict__.setdefault("_products", {})
-    if (operator, encoding) not in cached:
-        cached[operator, encoding] = derived(operator, base, None, encoding)
     points = first if isinstance(first, (tuple, list)) else (first,)
     known = parameters(base.value)
+    if operator != "vjp" and encoding == "record" and known is not None and len(known) == len(points) == len(second):
+        kept = tuple(k for k, v in enumerate(second) if v is None and known[k][1] is None)
+        if kept:
+            if (operator, encoding, kept) not in cached:
+                cached[operator, encoding, kept] = held(operator, base, [name for name, *_ in known], kept)
+            return cached[operator, encoding, kept](*points, *(v for k, v in enumerate(second) if k not in kept))
+    if (operator, encoding) not in cached:
+        cached[operator, encoding] = derived(operator, base, None, encoding)
     if operator != "vjp" and len(second) != len(points) and (known is None or len(known) == len(points)):
         what, one = ("tangent", "dx") if operator == "jvp" else ("vector", "vx")
         raise ModelTypeError(
@@ -107,9 +113,20 @@ def product(operator: str, f: Any, first: Any, second: tuple, encoding: str = "r
     return cached[operator, encoding](*points, *second)
 
 
+def held(operator: str, base: Model, names: list[str], kept: tuple[int, ...]) -> Model:
+    """A product with a derivative by all arguments but those ``kept``, which are what they are: integers, too."""
+    moving = [name for k, name in enumerate(names) if k not in kept]
+    every, moved = " ".join(names), " ".join(moving)
+    along = " ".join(f"v-{name}" for name in moving)
+    text = f"(fn [{every} {along}] ({operator} (fn [{moved}] (held-function {every})) {moved} {along}))"
+    return model(text, namespace={"held_function": base})
+
+
 @border
 def jvp(f: Any, primals: Any, tangents: Any) -> Any:
-    """The tangent of ``f`` at ``primals`` (a tuple of arguments) along ``tangents``."""
+    """The tangent of ``f`` at ``primals`` (a tuple of arguments) along ``tangents``: None for an argument that is not
+    declared and not to move, as an array of integers.
+    """
     return product("jvp", f, primals, tuple(tangents) if isinstance(tangents, (tuple, list)) else (tangents,))
 
 
@@ -121,6 +138,7 @@ def vjp(f: Any, primals: Any, cotangent: Any, encoding: str = "record") -> Any:
 
 @border
 def hvp(f: Any, primals: Any, vectors: Any, encoding: str = "record") -> Any:
-    """The Hessian at ``primals`` times ``vectors``, forward over reverse. ``encoding`` as for ``grad``."""
+    """The Hessian at ``primals`` times ``vectors``, forward over reverse: None for an argument that is not declared and
+    not to move, as an array of integers. ``encoding`` as for ``grad``."""
     moves = tuple(vectors) if isinstance(vectors, (tuple, list)) else (vectors,)
     return product("hvp", f, primals, moves, encoding)

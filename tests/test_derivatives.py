@@ -1320,3 +1320,17 @@ def test_what_to_do_about_arguments_that_are_no_reals_is_said() -> None:
     with pytest.raises(hyad.HyadError, match="the gradient has a truth value") as caught:
         hyad.hessian(hyad.model("(fn [a c] (if c (* a a) 0.0))", namespace={}))(2.0, True)
     assert "wrt" in (caught.value.hint or "")
+
+
+def test_products_by_some_arguments_alone() -> None:
+    """None for one that is not declared: integers in a model that says nothing of its arguments stay what they are."""
+    f = hyad.model("(fn [x k w] (sum (map (fn [i] (* w (** (get x i) 3))) k)))", namespace={})
+    x, k, dx = np.array([1.0, 2.0, 0.5]), np.array([2, 0, 2]), np.array([0.1, 0.2, 0.3])
+    slopes = 3 * 1.5 * (x**2)[k]
+    assert hyad.jvp(f, (x, k, 1.5), (dx, None, None)) == pytest.approx(np.sum(slopes * dx[k]))
+    assert hyad.jvp(f, (x, k, 1.5), (dx, None, 2.0)) == pytest.approx(np.sum(slopes * dx[k]) + 2 * np.sum(x[k] ** 3))
+    by_x = np.zeros(3)
+    np.add.at(by_x, k, 6 * 1.5 * (x * dx)[k])
+    np.testing.assert_allclose(hyad.hvp(f, (x, k, 1.5), (dx, None, None)), by_x)
+    with pytest.raises(hyad.ModelTypeError, match="not an integer"):
+        hyad.jvp(f, (x, k, 1.5), (dx, 0.0, 0.0))
