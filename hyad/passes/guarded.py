@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from ..core import (
     BOOL,
@@ -28,6 +29,7 @@ from ..core import (
 )
 from ..program.builder import Builder
 
+#: What makes an integer of any integers.
 SUMS = frozenset({"+", "-", "neg", "max", "min", "select"})
 
 
@@ -61,11 +63,10 @@ def freed(block: Block, carried: frozenset[Var]) -> Block:
             binds.append(x)
         else:
             binds += apart[0]
-            table.update(zip(x.vars, apart[1]))
+            table.update((v, table.get(a, a)) for v, a in zip(x.vars, apart[1]))  # type: ignore[call-overload]
     if all(x is y for x, y in zip(binds, block.binds)) and not table:
         return block
-    made_of = Block(tuple(binds), block.results)
-    return substitute(made_of, table) if table else made_of
+    return substitute(Block(tuple(binds), block.results), table)
 
 
 def beside(bind: Bind, op: If) -> tuple[list[Bind], list[Atom]] | None:
@@ -77,6 +78,8 @@ def beside(bind: Bind, op: If) -> tuple[list[Bind], list[Atom]] | None:
         then, orelse = orelse, then
         cond = Var("otherwise", BOOL)
         out.append(Bind((cond,), Prim("not", (op.cond,)), bind.span))
+    if not all(isinstance(v.type, (Scalar, Arr)) for x in (bind, *then.binds) for v in x.vars):
+        return None
     arrays = [k for k, v in enumerate(bind.vars) if isinstance(v.type, Arr)]
     versions = {k: chain(then, then.results[k]) for k in arrays}
     if orelse.binds or any(not vs or vs[-1] is not orelse.results[k] for k, vs in versions.items()):
@@ -98,9 +101,9 @@ def beside(bind: Bind, op: If) -> tuple[list[Bind], list[Atom]] | None:
         waiting = []
         count = Var("count", INT)
         out.append(Bind((count,), Prim("select", (cond, table.get(x.op.count, x.op.count), integer(0))), x.span))  # type: ignore
-        loop = substitute(Block((x,), ()), table).binds[0]
+        (loop,) = substitute(Block((x,), ()), table).binds
         made = tuple(Var(v.name, v.type, v.span, v.given) for v in x.vars)
-        out.append(Bind(made, Loop(count, x.op.index, *loop_of(loop.op)), x.span, x.soft))
+        out.append(Bind(made, replace(loop.op, count=count), x.span, x.soft))
         table.update(zip(x.vars, made))
     out += inside(cond, waiting, set(then.results), table, bind)
     given: list[Atom] = []
@@ -114,17 +117,13 @@ def beside(bind: Bind, op: If) -> tuple[list[Bind], list[Atom]] | None:
     return out, given
 
 
-def loop_of(op: Loop) -> tuple:
-    return op.inits, op.accs, op.body, op.snapshots
-
-
 def plain(bind: Bind) -> bool:
     """Whether a loop gives nothing but its accumulators."""
     return len(bind.vars) == len(bind.op.accs)  # type: ignore[union-attr]
 
 
 def chain(block: Block, r: Atom) -> list[Atom]:
-    """What an array was, change by change, before a block: the last one is of outside. None where it is made anew."""
+    """What an array was, change by change, before a block: the last one is of outside. Nothing where it is made anew."""
     made = {v: x for x in block.binds for v in x.vars}
     found = [r]
     while r in made:
@@ -134,10 +133,10 @@ def chain(block: Block, r: Atom) -> list[Atom]:
         elif type(x.op) is Loop and k < len(x.op.accs):
             r = x.op.inits[k]
         elif type(x.op) is If:
-            before = {chain(arm, arm.results[k])[-1:] and chain(arm, arm.results[k])[-1] for arm in blocks_of(x.op)}
-            if len(before) != 1:
+            one, other = (chain(arm, arm.results[k]) for arm in blocks_of(x.op))
+            if not (one and other) or one[-1] is not other[-1]:
                 return []
-            r = before.pop()  # type: ignore[assignment]
+            r = one[-1]
         else:
             return []
         found.append(r)
