@@ -86,7 +86,9 @@ def test_what_is_infinite_or_no_number_goes_where_it_went(name: str) -> None:
 
 def test_the_adjoint_of_a_sum_of_sums_takes_linear_time() -> None:
     """Cox's likelihood: what is left of two loops inside one another is the model's own."""
-    source = hyad.compile(gradient("who is at risk"), args=arguments(5), without=("jam", "strands")).source
+    source = hyad.compile(
+        gradient("who is at risk"), args=arguments(5), without=("growing-sums", "jam", "strands")
+    ).source
     nested = [line for line in source.splitlines() if re.match(r" {8}for ", line)]
     assert len(nested) == 1 and re.search(r"< n - \w+;", nested[0])
 

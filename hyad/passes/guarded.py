@@ -123,7 +123,7 @@ def plain(bind: Bind) -> bool:
 
 
 def chain(block: Block, r: Atom) -> list[Atom]:
-    """What an array was, change by change, before a block: the last one is of outside. Nothing where it is made anew."""
+    """What an array was, change by change, the last one outside of a block; nothing where it is made anew."""
     made = {v: x for x in block.binds for v in x.vars}
     found = [r]
     while r in made:

@@ -131,8 +131,8 @@ class Interchange(Rebuild):
     A sum in each iteration of a loop becomes a row of sums; what the outer loop did before and after the inner one it
     does in loops of its own. Where the inner loop adds to elements of an array, the two loops just change places; that
     pays as well where the outer one has few iterations, and the inner one goes through a matrix in each of its own. Of
-    sums that are a term longer or shorter each time, as an autocorrelation's, first the terms that all of them have
-    are added, then what is left of the longer ones.
+    sums that are a term longer or shorter each time (``growing``), as an autocorrelation's, first the terms that all of
+    them have are added, then what is left of the longer ones.
 
     Design decision: by an explicit cost of the accesses of one innermost iteration (``NEXT``, ``FAR``), of a chain of
     additions (``CHAIN``), and of what two loops compute instead of one, the new row's accesses included: never a call,
@@ -140,16 +140,16 @@ class Interchange(Rebuild):
     overlaps another. Each sum is still taken in its own order.
     """
 
-    def __init__(self, builder: Builder, steps: Steps) -> None:
+    def __init__(self, builder: Builder, steps: Steps, growing: bool = False) -> None:
         super().__init__(builder)
-        self.steps = steps
+        self.steps, self.growing = steps, growing  # those of one length, or those that grow or shrink
 
     def bind(self, bind: Bind) -> None:
         op = bind.op
         if type(op) is Loop:
             swap = self.swap(op)
             if swap is not None:
-                self.b.fired("interchange")
+                self.b.fired("growing-sums" if self.growing else "interchange")
                 self.apart(bind, op, swap)
                 return
         self.copy(bind)
@@ -166,8 +166,8 @@ class Interchange(Rebuild):
         if type(inner) is not Loop or self.steps.few(op.count, LONG - 1) or not plain(op.body):
             return None
         inside = {op.index, *op.accs, *defined_in(op.body)}
-        if inner.count in inside:
-            return self.ragged(op, bind, inner, inside)
+        if self.growing or inner.count in inside:
+            return self.ragged(op, bind, inner, inside) if self.growing and inner.count in inside else None
         if self.sweeps(op, inner, inside):
             whole = self.fits(op, bind, range(len(inner.accs)), inside)
             if whole is not None:
@@ -185,6 +185,8 @@ class Interchange(Rebuild):
             length = made.args[made.args[0] == ZERO_INT]
         step = self.steps.step(length, op.index, inside)
         if step not in (-1, 1) or type(length) is not Var or len(inner.body.results) > len(inner.accs):
+            return None
+        if cost_of(inner.body) >= CALL:
             return None
         found = self.fits(op, bind, range(len(inner.accs)), inside)
         if found is None or found.arrays or not self.pays(op, inner, found, inside):

@@ -668,6 +668,15 @@ def interchange(program: Program) -> Program:
     return program
 
 
+def growing_sums(program: Program) -> Program:
+    """Interchanges loops whose inner one sums a term more or less each time, as the lags of an autocorrelation, so that
+    the sums of all iterations are one row."""
+    if not nested_loops(program):
+        return program
+    nests = Interchange(Builder(), Steps(program.body), growing=True)
+    return rebuilt(program, nests) if any(map(nests.swap, loops_of(program))) else program
+
+
 def row_folds(program: Program) -> Program:
     """Takes one row of a state through all iterations of a fold before the next row (loop interchange)."""
     while any(row_makers(loop) for loop in loops_of(program)):  # the inner one of two folds first
@@ -1084,6 +1093,7 @@ PIPELINE: list[Pass] = [
     lanes,  # what is left of an iteration's sums to one loop is for jam
     transposes,  # no sum is to be in lanes any more
     interchange,  # now that it is known which loops there are
+    growing_sums,
     by_columns,  # and in which order
     row_lanes,  # the lanes of a tile, now that they are inside the loops that they share
     register,  # a loop that came inside may add to one element alone
@@ -1152,13 +1162,14 @@ WITH_VECTORS: list[Pass] = [calls_first, abreast]
 #: What serves the caches and vectors of a processor: a thread of a GPU keeps its sums in registers.
 FOR_CACHES = frozenset(
     "add-rows afterwards align alongside by-columns carry checked-sums choices columns data-first denormals edges"
-    " eights fills flags forwards history interchange jam jam-rows keep-calls kept-rows lanes masked-sums neighbours"
-    " one-place overlaps periods power-tables row-folds row-lanes rows-first searches shifts skips split strands"
-    " transposes triangles twins unbranched unchecked whole-eights wraps".split()
+    " eights fills flags forwards growing-sums history interchange jam jam-rows keep-calls kept-rows lanes masked-sums"
+    " neighbours one-place overlaps periods power-tables row-folds row-lanes rows-first searches shifts skips split"
+    " strands transposes triangles twins unbranched unchecked whole-eights wraps".split()
 )
 
 #: What makes a sum, of rows or not, one that threads cannot take in parts, and what has to come after that, once more.
 AFTER_PARTS: list[Pass] = [
+    growing_sums,
     jam_rows,
     whole_eights,
     eights,
