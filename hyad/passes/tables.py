@@ -264,20 +264,24 @@ class Tabulate(Rebuild):
                 if step and k % step == 0 and k // step > 0:
                     found.append(affine_add(value, g, sign * (k // step)))
         b = self.b
-        best, *others = (self.outside(self.at_ends(x, path, sign)) for x in found)
+        ends = (self.at_ends(x, path, sign) for x in found)
+        best, *others = (self.outside(x) for x in ends if x is not None)
         for x in others:
             if b.nonnegative(affine_add((0, {}), affine_add(best, x, -1), sign)):
                 best = x
         return best
 
-    def at_ends(self, value: Affine, path: Sequence[Loop], sign: int) -> Affine:
-        """An affine integer with the loops' indices, where they make it largest (``sign`` 1) or smallest (-1)."""
+    def at_ends(self, value: Affine, path: Sequence[Loop], sign: int) -> Affine | None:
+        """An affine integer with the loops' indices, where they make it largest (``sign`` 1) or smallest (-1); None
+        where nobody knows how far one of them goes, as that of a loop that may not run."""
         for k in reversed(range(len(path))):
             step, index = value[1].get(path[k].index, 0), path[k].index
             value = affine_add(value, (0, {index: 1}), -step)
             if step * sign > 0:
                 count = affine_of(path[k].count, self.integers, self.inside, {loop.index for loop in path[:k]})
-                value = affine_add(value, affine_add(count, (1, {}), -1), step)  # type: ignore[arg-type]
+                if count is None:
+                    return None
+                value = affine_add(value, affine_add(count, (1, {}), -1), step)
         return value
 
     def outside(self, a: Affine) -> Affine:
@@ -302,7 +306,10 @@ class Tabulate(Rebuild):
                 if place is None:
                     return False
                 if around and {loop.index for loop in around}.issuperset(v for v in place[1] if v in indices):
-                    low, high = (self.outside(self.at_ends(place, around, sign)) for sign in (-1, 1))
+                    ends = [self.at_ends(place, around, sign) for sign in (-1, 1)]
+                    if None in ends:
+                        return False
+                    low, high = (self.outside(x) for x in ends)  # type: ignore[arg-type]
                 elif terms_of(place) != terms:
                     return False
                 else:
