@@ -97,7 +97,7 @@ def product(operator: str, f: Any, first: Any, second: tuple, encoding: str = "r
     known = parameters(base.value)
     if operator != "vjp" and encoding == "record" and known is not None and len(known) == len(points) == len(second):
         kept = tuple(k for k, v in enumerate(second) if v is None and known[k][1] is None)
-        if kept:
+        if kept and len(kept) < len(points):
             if (operator, encoding, kept) not in cached:
                 cached[operator, encoding, kept] = held(operator, base, [name for name, *_ in known], kept)
             return cached[operator, encoding, kept](*points, *(v for k, v in enumerate(second) if k not in kept))
@@ -117,7 +117,10 @@ def held(operator: str, base: Model, names: list[str], kept: tuple[int, ...]) ->
     """A product with a derivative by all arguments but those ``kept``, which are what they are: integers, too."""
     moving = [name for k, name in enumerate(names) if k not in kept]
     every, moved = " ".join(names), " ".join(moving)
-    along = " ".join(f"v-{name}" for name in moving)
+    prefix = "v-"
+    while any(prefix + name in names for name in moving):
+        prefix += "-"
+    along = " ".join(prefix + name for name in moving)
     text = f"(fn [{every} {along}] ({operator} (fn [{moved}] (held-function {every})) {moved} {along}))"
     return model(text, namespace={"held_function": base})
 

@@ -1334,3 +1334,7 @@ def test_products_by_some_arguments_alone() -> None:
     np.testing.assert_allclose(hyad.hvp(f, (x, k, 1.5), (dx, None, None)), by_x)
     with pytest.raises(hyad.ModelTypeError, match="not an integer"):
         hyad.jvp(f, (x, k, 1.5), (dx, 0.0, 0.0))
+    names = hyad.model("(fn [x v-x] (sum (* x v-x)))", namespace={})
+    assert hyad.jvp(names, (x, x), (dx, None)) == pytest.approx(np.sum(x * dx))
+    with pytest.raises(hyad.ModelTypeError, match="a tangent must have the shape of its argument"):
+        hyad.jvp(names, (x, x), (None, None))

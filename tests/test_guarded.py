@@ -37,23 +37,27 @@ GUARDED = {
     "one in another": """(when (> (get B p q) -0.5)
         (for [k (range n)] (set-at! B k p (* 0.9 (get B k p))))
         (when (< (get B q p) 0.5) (for [k (range n)] (set-at! B q k (+ 0.1 (* (get B q k) (get B p q)))))))""",
-    "a table behind two guards": """(when (> (get B p q) 0.0)
-        (set-at! B p 0 (tanh (get B q p)))
-        (for [k (range (- n p))] (when (< p k) (set-at! B 0 p (+ (get B 0 p) (* 0.3 (tanh (get A 0 p))))))))""",
     "swapped rows": """(when (< (abs (get B p p)) (abs (get B q p)))
         (for [k (range n)] (let [x (get B p k)] (set-at! B p k (get B q k)) (set-at! B q k x))))""",
 }
 
 
 def model(name: str) -> hyad.Model:
+    steps = GUARDED.get(name, TABLE)
     return hyad.model(
         f"""(fn [#^ (Mat n n) A]
-          (let [B (copy A)] (for [p (range n) q (range (+ p 1) n)] {GUARDED[name]}) (sum (sin (* A B)))))""",
+          (let [B (copy A)] (for [p (range n) q (range (+ p 1) n)] {steps}) (sum (sin (* A B)))))""",
         namespace={},
     )
 
 
-@pytest.mark.parametrize("name", GUARDED)
+#: A call of what a loop that may not run, or be ragged, is at: how far its index goes is not known before.
+TABLE = """(when (> (get B p q) 0.0)
+        (set-at! B p 0 (tanh (get B q p)))
+        (for [k (range (- n p))] (when (< p k) (set-at! B 0 p (+ (get B 0 p) (* 0.3 (tanh (get A 0 p))))))))"""
+
+
+@pytest.mark.parametrize("name", [*GUARDED, "a table behind two guards"])
 def test_gradients_through_guarded_loops(name: str) -> None:
     """Against differences, where no guard changes, and the value against the model as it is read."""
     f = model(name)
@@ -70,7 +74,7 @@ def test_gradients_through_guarded_loops(name: str) -> None:
         assert np.sum(gradient * step) == pytest.approx((up - down) / 2, rel=1e-5, abs=1e-13)
 
 
-@pytest.mark.parametrize("name", sorted({*GUARDED} - {"a table behind two guards"}))
+@pytest.mark.parametrize("name", GUARDED)
 def test_the_elements_that_are_read_are_remembered(name: str) -> None:
     """And not the matrix, for each of n n iterations."""
     gradient = memoised.compile(hyad.grad(model(name)))

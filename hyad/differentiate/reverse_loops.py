@@ -108,12 +108,10 @@ def loop_there(rev: Reverse, op: Loop, bind: Bind) -> Back:
     dear = [] if free else costly(op.body, rev.active)
     if (given or carried) and not free:  # else this loop vanishes, should nothing be remembered
         dear += laborious(op, rev.active, b.again)
-        dear += [v for v in ends(rev, op.body) if v in given and v not in dear]
+        states = {r for r in op.body.results[:width] if isinstance(type_of(r), Arr)} if carried else ()
+        dear += [v for v in ends(rev, op.body) if (v in given or v in states) and v not in dear]
     if carried and not free:
         dear += [*elements(op, rev.active), *inside(rev, op.body)]
-        dear += [
-            v for v in ends(rev, op.body) if v in op.body.results[:width] and isinstance(v.type, Arr) and v not in dear
-        ]
     kept = [v for v in dear if v not in given]
     rev.say(op.body.binds, kept)
     count, inits = rev.atom(op.count), rev.atoms(op.inits)

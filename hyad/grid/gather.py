@@ -989,11 +989,12 @@ def around(levels: Sequence[Bind], binds: tuple[Bind, ...]) -> tuple[list[Bind],
     return out, binds
 
 
-def multiple(op: Op | None) -> tuple[Const | None, Atom | None]:
-    """A constant that differentiation has multiplied by, and by what; none, and none."""
-    if type(op) is Prim and op.name == "*" and sum(type(a) is Const for a in op.args) == 1:
-        return (op.args[0], op.args[1]) if type(op.args[0]) is Const else (op.args[1], op.args[0])  # type: ignore
-    return None, None
+def multiple(bind: Bind | None) -> tuple[Const, Atom] | None:
+    """A constant that differentiation has multiplied by, and what it has multiplied."""
+    if bind is None or not bind.soft or type(bind.op) is not Prim or bind.op.name != "*":
+        return None
+    a, b = sorted(bind.op.args, key=lambda x: type(x) is not Const)
+    return (a, b) if type(a) is Const and type(b) is not Const else None
 
 
 def scaled(bind: Bind) -> list[Bind]:
@@ -1024,11 +1025,10 @@ def scaled(bind: Bind) -> list[Bind]:
     term = made.get(x)  # type: ignore[call-overload]
     if term is None or not product(x, op.body.binds, indices):
         return [bind]
-    factors = [made[a] for a in term.op.args if a in made]  # type: ignore[union-attr]
-    found = [(f, *multiple(f.op)) for f in factors if f.soft and multiple(f.op)[0] is not None]
-    if len(found) != 1:
+    factor = next((made[a] for a in term.op.args if multiple(made.get(a))), None)  # type: ignore
+    if factor is None:
         return [bind]
-    ((factor, by, rest),) = found
+    by, rest = multiple(factor)  # type: ignore[misc]
     left = Block(tuple(b for b in op.body.binds if b is not factor), op.body.results)
     body = tidy(substitute(left, {factor.vars[0]: rest}))  # type: ignore[dict-item]
     sums_: Bind = Bind(levels[-1].vars, replace(op, body=body), levels[-1].span)
@@ -1045,15 +1045,17 @@ def scaled(bind: Bind) -> list[Bind]:
 def product(x: Atom, binds: Sequence[Bind], free: Sequence[Var]) -> bool:
     """Whether a term is the product of two elements of matrices, or of stacks of matrices at one place, so that its
     sums are the elements of a product."""
-    made = {v: b.op for b in binds for v in b.vars}
-    op = made.get(x)
+    made = {v: b for b in binds for v in b.vars}
+    op = made[x].op if x in made else None
     if type(op) is not Prim or op.name != "*" or len(free) < 2:
         return False
-    found = [made.get(multiple(made.get(a))[1] or a) for a in op.args]
-    if not all(type(f) is Prim and f.name == "get" for f in found):
+    multiples = [multiple(made.get(a)) for a in op.args]  # of one of them at most
+    found = [made.get(m[1] if m else a) for m, a in zip(multiples, op.args)]  # type: ignore[call-overload]
+    if all(multiples) or not all(f is not None and type(f.op) is Prim and f.op.name == "get" for f in found):
         return False
     at = tuple(free[:-2])
-    return not at or all(len(f.args) == len(at) + 3 and f.args[1 : len(at) + 1] == at for f in found)  # type: ignore
+    places = [f.op.args[1:] for f in found]  # type: ignore[union-attr]
+    return not at or all(len(place) == len(at) + 2 and place[: len(at)] == at for place in places)
 
 
 def sums(

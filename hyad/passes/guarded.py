@@ -28,6 +28,7 @@ from ..core import (
     with_blocks,
 )
 from ..program.builder import Builder
+from .spread import changed
 
 #: What makes an integer of any integers.
 SUMS = frozenset({"+", "-", "neg", "max", "min", "select"})
@@ -84,15 +85,15 @@ def beside(bind: Bind, op: If) -> tuple[list[Bind], list[Atom]] | None:
     versions = {k: chain(then, then.results[k]) for k in arrays}
     if orelse.binds or any(not vs or vs[-1] is not orelse.results[k] for k, vs in versions.items()):
         return None
-    changed = {v for vs in versions.values() for v in vs[:-1]}
+    mine = {v for vs in versions.values() for v in vs[:-1]}
     loops = [x for x in then.binds if type(x.op) is Loop]
-    if not any(v in changed for x in loops for v in x.vars) or not all(map(plain, loops)):
+    if not any(v in mine for x in loops for v in x.vars) or not all(map(plain, loops)):
         return None
     table: dict[Var, Atom] = {}
     waiting: list[Bind] = []
     for k, x in enumerate(then.binds):
         if type(x.op) is not Loop:
-            if any(isinstance(v.type, Arr) and v not in changed for v in x.vars):
+            if any(isinstance(v.type, Arr) and v not in mine for v in x.vars):
                 return None  # an array of the branch's own
             waiting.append(x)
             continue
@@ -128,16 +129,11 @@ def chain(block: Block, r: Atom) -> list[Atom]:
     found = [r]
     while r in made:
         x, k = made[r], made[r].vars.index(r)  # type: ignore[index, arg-type]
-        if type(x.op) is Prim and x.op.name in ("update", "add-at"):
-            r = x.op.args[0]
-        elif type(x.op) is Loop and k < len(x.op.accs):
-            r = x.op.inits[k]
-        elif type(x.op) is If:
-            one, other = (chain(arm, arm.results[k]) for arm in blocks_of(x.op))
-            if not (one and other) or one[-1] is not other[-1]:
-                return []
-            r = one[-1]
-        else:
+        before = [changed(x, k)]
+        if type(x.op) is If:
+            before = [(chain(arm, arm.results[k]) or [None])[-1] for arm in blocks_of(x.op)]  # type: ignore[list-item]
+        r = before[0]  # type: ignore[assignment]
+        if r is None or r is not before[-1]:
             return []
         found.append(r)
     return found

@@ -47,7 +47,6 @@ NEXT, FAR = 1, 8  # what an access costs that moves on by one element, or by a r
 CHAIN = 2  # what a sum costs whose additions wait for one another
 LONG = 8  # a loop of fewer iterations is not worth being innermost
 SHORT = 16  # a row of so many elements comes with one of them
-ZERO_INT = Const(0, INT)
 FEW = 8  # a row of so many parts is carried from iteration to iteration in parts
 
 
@@ -166,8 +165,11 @@ class Interchange(Rebuild):
         if type(inner) is not Loop or self.steps.few(op.count, LONG - 1) or not plain(op.body):
             return None
         inside = {op.index, *op.accs, *defined_in(op.body)}
-        if self.growing or inner.count in inside:
-            return self.ragged(op, bind, inner, inside) if self.growing and inner.count in inside else None
+        ragged = inner.count in inside
+        if ragged != self.growing:
+            return None
+        if ragged:
+            return self.ragged(op, bind, inner, inside)
         if self.sweeps(op, inner, inside):
             whole = self.fits(op, bind, range(len(inner.accs)), inside)
             if whole is not None:
@@ -181,8 +183,8 @@ class Interchange(Rebuild):
     def ragged(self, op: Loop, bind: Bind, inner: Loop, inside: set[Var]) -> Swap | None:
         """The same for a loop of sums that are a term longer or shorter each time, down to none."""
         length, made = inner.count, self.steps.definitions.get(inner.count)  # type: ignore[arg-type]
-        if type(made) is Prim and made.name == "max" and ZERO_INT in made.args:
-            length = made.args[made.args[0] == ZERO_INT]
+        if type(made) is Prim and made.name == "max" and integer(0) in made.args:
+            length = made.args[made.args[0] == integer(0)]
         step = self.steps.step(length, op.index, inside)
         if step not in (-1, 1) or type(length) is not Var or len(inner.body.results) > len(inner.accs):
             return None
@@ -373,16 +375,17 @@ class Interchange(Rebuild):
 
             return b.loop(times, state, each, names, inner.index.name, names)
 
+        zero = integer(0)
         if swap.length is None:
-            return nest(self.atom(inner.count), state, ZERO_INT, lambda at: (ZERO_INT, count))
-        first, last = (self.length(op, swap.length, i) for i in (ZERO_INT, b.prim("-", count, Const(1, INT))))
+            return nest(self.atom(inner.count), state, zero, lambda at: (zero, count))
+        first, last = (self.length(op, swap.length, i) for i in (zero, b.prim("-", count, integer(1))))
         shortest, longest = map(b.trips, (first, last) if swap.step > 0 else (last, first))
-        state = nest(shortest, state, ZERO_INT, lambda at: (ZERO_INT, count))
+        state = nest(shortest, state, zero, lambda at: (zero, count))
 
         def longer(at: Atom) -> tuple[Atom, Atom]:
             if swap.step < 0:
-                return ZERO_INT, b.prim("-", first, at)
-            begin = b.prim("-", b.prim("+", at, Const(1, INT)), first)
+                return zero, b.prim("-", first, at)
+            begin = b.prim("-", b.prim("+", at, integer(1)), first)
             return begin, b.prim("-", count, begin)
 
         return nest(b.prim("-", longest, shortest), state, shortest, longer)

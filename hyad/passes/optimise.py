@@ -1093,7 +1093,7 @@ PIPELINE: list[Pass] = [
     lanes,  # what is left of an iteration's sums to one loop is for jam
     transposes,  # no sum is to be in lanes any more
     interchange,  # now that it is known which loops there are
-    growing_sums,
+    growing_sums,  # before jam takes four of them at once
     by_columns,  # and in which order
     row_lanes,  # the lanes of a tile, now that they are inside the loops that they share
     register,  # a loop that came inside may add to one element alone

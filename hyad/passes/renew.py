@@ -255,7 +255,9 @@ def own_elements(
         if None in there or len(there) < len(at):
             return False
         gaps = [affine_add(a, b, -1) for a, b in zip(there, at)]  # type: ignore[arg-type]
-        return all(map(is_zero, gaps)) or any(not own and never_zero(gap, counting) for gap, own in zip(gaps, moved))
+        return all(gap == (0, {}) for gap in gaps) or any(
+            not own and never_zero(gap, counting) for gap, own in zip(gaps, moved)
+        )
 
     def own(block: Block) -> Block | None:
         """A block that reads of the array as it changes what is not changed yet."""
@@ -280,10 +282,6 @@ def own_elements(
         return None
     binds = [*(x for x in whole.binds if maker.vars[0] not in x.vars), maker]  # when all has been read
     return with_blocks(op, [Block(tuple(binds), body.results)])  # type: ignore[return-value]
-
-
-def is_zero(gap: Affine) -> bool:
-    return not gap[0] and not any(gap[1].values())
 
 
 def never_zero(gap: Affine, counting: set[Var]) -> bool:

@@ -127,7 +127,7 @@ class Split(Rebuild):
             if store is None or store.op.name not in ("update", "add-at") or store.op.args[0] is not acc:  # type: ignore
                 continue
             reading = [x for x in body.binds if acc in reads(x) and x is not store]
-            if any(x.op.name != "get" or r in reads(x) for x in body.binds if x in reading or r in reads(x)):  # type: ignore
+            if any(x.op.name != "get" for x in reading) or any(r in reads(x) for x in body.binds):  # type: ignore
                 continue
             at = [affine_of(a, integers, inside, {op.index}) for a in store.op.args[1:-1]]  # type: ignore
             for x in reading:
