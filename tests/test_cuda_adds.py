@@ -420,3 +420,11 @@ def test_no_function_is_there_that_nothing_calls() -> None:
         source = printed(text, derive=derive).source
         for name in re.findall(r"^static __device__ inline [\w ]*?[ *](\w+)\(", source, re.MULTILINE):
             assert len(re.findall(rf"\b{name}\b", source)) > 1
+
+
+def test_warps_that_share_a_tile_agree_on_a_failed_check() -> None:
+    """All threads of a block go on, or none: lanes that had left would be missed where rows are moved."""
+    text = "[#^ (Arr Real b h w) x] (amax (amax (reshape x [b (// h 2) 2 (// w 2) 2]) 4) 2)"
+    kernels = printed(text).source.split('extern "C" __global__')[1:]
+    sharing = [kernel for kernel in kernels if "hyad_shared_rows" in kernel and "status" in kernel]
+    assert sharing and all("__syncthreads_or(*status != 0)" in kernel for kernel in sharing)
