@@ -429,5 +429,9 @@ def test_rows_over_zeros_are_built_though_they_are_read() -> None:
         np.testing.assert_allclose(memoised.compile(over)(a, b, z), a @ b, rtol=1e-12, atol=1e-14)
         np.testing.assert_allclose(memoised.compile(on)(a, b, z), z + a @ b, rtol=1e-12, atol=1e-14)
     assert memoised.compile(over).cfunction.workspace is None
-    nest = [x.op for x in all_binds(over.optimised(over.specs(None)).body) if type(x.op) is Loop]
-    assert not nest[0].accs
+    assert not outermost(over).accs
+    assert outermost(on).accs
+
+
+def outermost(f: hyad.Model) -> Loop:
+    return next(x.op for x in f.optimised(f.specs(None)).body.binds if type(x.op) is Loop)
