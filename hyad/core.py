@@ -412,6 +412,7 @@ class Block:
     place: Span | None = None
     free: dict[Var, None] | None = field(default=None, init=False, repr=False)  # kept by ``free_vars``
     kinds: frozenset[type] | None = field(default=None, init=False, repr=False)  # kept by ``kinds_of``
+    flat: tuple[Bind, ...] | None = field(default=None, init=False, repr=False)  # kept by ``all_binds``
 
 
 def given(bind: Bind) -> bool:
@@ -605,7 +606,13 @@ def kinds_of(block: Block) -> frozenset[type]:
 
 
 def all_binds(block: Block) -> Iterator[Bind]:
-    """Every binding of a block and of the regions inside it, outer before inner."""
+    """Every binding of a block and of the regions inside it, outer before inner. A block remembers them."""
+    if block.flat is None:
+        object.__setattr__(block, "flat", block.binds if not kinds_of(block) else tuple(_all_binds(block)))
+    return iter(block.flat)  # type: ignore[arg-type]
+
+
+def _all_binds(block: Block) -> Iterator[Bind]:
     stack = [iter(block.binds)]
     while stack:
         for bind in stack[-1]:

@@ -6,7 +6,7 @@ from collections import Counter
 
 from ..core import REAL, Arr, Atom, Bind, Block, Const, Loop, Prim, Program, Var, all_binds, defined_in, same
 from ..program.builder import Builder
-from ..program.loops import CALL, calls_in
+from ..program.loops import CALL, calls_in, loops_of
 from ..program.primitives import PRIMITIVES, price_of
 from ..program.rebuild import Rebuild, rebuilt
 
@@ -24,8 +24,11 @@ def at_hand(program: Program) -> Program:
     Design decision: while each array has a loop of its own; those that nothing else reads are made where they are read
     afterwards, and no call is made for them then.
     """
-    names = Counter(x.op.name for x in calls_in(program.body))  # type: ignore[union-attr]
-    return rebuilt(program, AtHand(Builder(), program.body)) if any(n > 1 for n in names.values()) else program
+    calls = calls_in(program.body)
+    names = Counter(x.op.name for x in calls)  # type: ignore[union-attr]
+    again = {x.vars[0] for x in calls if names[x.op.name] > 1}  # type: ignore[union-attr]
+    stacked = again and any(not again.isdisjoint(loop.body.results) for loop in loops_of(program) if not loop.accs)
+    return rebuilt(program, AtHand(Builder(), program.body)) if stacked else program
 
 
 def called(bind: Bind) -> bool:

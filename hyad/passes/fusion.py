@@ -81,6 +81,7 @@ class Fuse(Rebuild):
         self.outside: dict[int, tuple[Loop, tuple[Var, ...] | None]] = {}
         self.zeros = {b.vars[0] for b in all_binds(block) if type(b.op) is Prim and b.op.name == "zeros"}
         self.depth = 0
+        self.looking = False  # nothing is made yet
 
     def bind(self, bind: Bind) -> None:
         op = bind.op
@@ -113,6 +114,22 @@ class Fuse(Rebuild):
         self.depth += type(op) is Loop
         self.copy(bind)
         self.depth -= type(op) is Loop
+
+    def may(self, block: Block) -> bool:
+        """Whether there may be something to do in a block, but for loops with checks."""
+        self.looking = True
+        for x in block.binds:
+            op = x.op
+            if type(op) is Loop and not has_checks(op.body):
+                if not op.accs and self.fusible(x, op) or self.one_store(x, op) is not None:
+                    return True
+                if self.without_looks(self.by_places(x, op)) is not x:
+                    return True
+            self.depth += type(op) is Loop
+            if any(map(self.may, blocks_of(op))):
+                return True
+            self.depth -= type(op) is Loop
+        return False
 
     def checked_first(self, bind: Bind, op: Loop) -> Bind:
         """A loop that stacks rows that it checks, as those found by an index, of which the checks are made in a loop of
@@ -333,6 +350,8 @@ class Fuse(Rebuild):
     def column(self, op: Loop) -> bool:
         """Whether a build goes down a column of matrices, whose rows the loop around it goes along: computed again, it
         leaves no array that keeps the two loops from changing places."""
+        if self.looking:
+            return False
         along = self.b.scopes[-1].index
         gets = [x.op.args for x in op.body.binds if type(x.op) is Prim and x.op.name == "get" and op.index in x.op.args]
         return (
@@ -563,7 +582,7 @@ class Diagonals(Builds):
 def diagonals_block(b: Builder, block: Block, sizes: Sequence[Var] = ()) -> Block:
     """The same for a block, again and again: what it is made of may be read along diagonals then."""
     b.sizes.update(sizes)
-    while "diagonals" not in b.off and makes_matrices(block):
+    while "diagonals" not in b.off and makes_matrices(block) and Diagonals(b, block).may(block):
         pass_ = Diagonals(b, block)
         with b.region() as scope:
             results = pass_.block(block)
@@ -612,12 +631,8 @@ def alone(program: Program) -> Program:
 def alone_block(b: Builder, block: Block, sizes: Sequence[Var] = ()) -> Block:
     """``alone`` for a block, again and again: one element may be all that is read of another array then."""
     b.sizes.update(sizes)
-    while "alone" not in b.off and Loop in kinds_of(block):
+    while "alone" not in b.off and Loop in kinds_of(block) and Alone(b, block).may(block):
         pass_ = Alone(b, block)
-        builds = (x for x in all_binds(block) if type(x.op) is Loop and not x.op.accs and not has_checks(x.op.body))
-        found = [pass_.uses[v] for x in builds for v in x.vars if v in pass_.uses]
-        if not any(one_read(uses, k) for uses in found for k in range(len(uses[0].loops) + 1)):
-            break
         made = tidy(pass_.remade(block))
         if not pass_.inlined:
             break

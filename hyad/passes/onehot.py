@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 from ..core import (
     INT,
@@ -14,20 +14,22 @@ from ..core import (
     If,
     Loop,
     Prim,
+    Program,
     Var,
     While,
     all_binds,
+    binders_of,
     defined_in,
     is_zero,
     kinds_of,
     reads,
     type_of,
 )
-from ..program.affine import Affine, affine_add, affine_key, negated
+from ..program.affine import Affine, affine_add, affine_in, affine_key, negated, with_factors
 from ..program.bounds import Scope
 from ..program.builder import Builder, put_to_zeros
 from ..program.dead import tidy
-from ..program.loops import slice_of
+from ..program.loops import loops_of, slice_of
 from ..program.rebuild import Rebuild
 
 Branch = tuple[Scope, Sequence[Atom]]
@@ -306,6 +308,39 @@ class Unswitch(OneHot):
         for k, (base, places) in after.items():
             out[k] = b.add_at(base, places, out[k], names[k])
         return out
+
+
+def may_be_one_hot(program: Program) -> bool:
+    """Whether ``OneHot`` may have something to do: a loop asks whether its index is what an iteration does not change,
+    or an array is zeros but for one element."""
+    made = {x.vars[0]: x.op for x in all_binds(program.body) if type(x.op) is Prim}
+    tests = {v for v, op in made.items() if op.name == "="}
+    if not tests:
+        return False
+    loops = loops_of(program)
+    few = {v for v in made if put_to_zeros(made, v)}
+    if few and any(loop.inits[:1] and loop.inits[0] in few for loop in loops):
+        return True
+    if few and any(type(x.op) is Prim and x.op.name == "get" and x.op.args[0] in few for x in all_binds(program.body)):
+        return True
+    integers = {v: op for v, op in made.items() if v.type == INT}
+    tests = {v for v in tests if type_of(made[v].args[0]) == INT}
+    return any(solvable(loop, tests, integers) for loop in loops)
+
+
+def solvable(op: Loop, tests: Container[Var], integers: dict[Var, Prim]) -> bool:
+    """Whether an iteration of a loop makes one of the ``tests``, of its index and what it does not change."""
+    moving: set[Atom] = {op.index, *op.accs}
+    for x in all_binds(op.body):
+        if not moving.isdisjoint(reads(x)):
+            moving.update(x.vars)
+        moving.update(binders_of(x.op))
+        if x.vars and x.vars[0] in tests:
+            a, c = (with_factors(affine_in(v, integers), integers) for v in x.op.args)  # type: ignore[union-attr]
+            terms = affine_add(a, c, -1)[1]
+            if abs(terms.pop(op.index, 0)) == 1 and moving.isdisjoint(terms):
+                return True
+    return False
 
 
 def own_test(op: Loop) -> Prim | None:

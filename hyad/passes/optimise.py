@@ -98,7 +98,7 @@ from .neighbours import neighbours
 from .nests import Interchange, JamRows, Register, RowFolds, Steps, as_additions, row_makers
 from .one_changed import one_changed
 from .one_element import one_element
-from .onehot import OneHot, Unswitch, own_test
+from .onehot import OneHot, Unswitch, may_be_one_hot, own_test
 from .overlaps import overlaps
 from .pairs import pairs
 from .periods import periods
@@ -455,7 +455,7 @@ def fuse(program: Program) -> Program:
 
 def fuse_numbers(program: Program) -> Program:
     """Fuses numbers that take no loop, and that no loop reads again, once the order of loops is settled."""
-    wanted = "fuse" not in OFF.get() and elements_read(program)
+    wanted = "fuse" not in OFF.get() and elements_read(program) and Fuse(Builder(), program.body, True).may(program.body)
     return rebuild(program, lambda b: Fuse(b, program.body, once=True)) if wanted else program
 
 
@@ -616,8 +616,7 @@ def diagonals(program: Program) -> Program:
 
 def one_hot(program: Program) -> Program:
     """Replaces a loop that does something at one index only by that one iteration."""
-    tested = any(type(b.op) is Prim and b.op.name == "=" for loop in loops_of(program) for b in all_binds(loop.body))
-    return rebuild(program, OneHot) if tested else program
+    return rebuild(program, OneHot) if may_be_one_hot(program) else program
 
 
 def unswitch(program: Program) -> Program:

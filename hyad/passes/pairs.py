@@ -62,6 +62,13 @@ class Pairs(Rebuild):
     found = False
     tried = 0
 
+    def takes(self, bind: Bind) -> bool:
+        op = bind.op
+        arrays = [k for k, acc in enumerate(op.accs) if isinstance(acc.type, Arr)] if type(op) is Loop else ()
+        inner = (self.inner(op, k) for k in arrays)  # type: ignore[arg-type]
+        inside = {*defined_in(op.body), op.index} if arrays else set()  # type: ignore[union-attr]
+        return any(x is not None and added(x[0].op, x[1], inside) for x in inner)  # type: ignore[arg-type]
+
     def loop(self, op: Loop, bind: Bind, first: int = 0) -> Sequence[Atom]:
         """A loop with what is added to its arrays from ``first`` on turned, where that takes little: all of them, each
         with what is then best for the others, up to ``TRIED`` inside one another; one by one beyond."""
@@ -413,5 +420,5 @@ def pairs(program: Program) -> Program:
     plain = rebuilt(program, others) if any(map(chooses_arrays, nested)) else program
     plain = taken(plain, Register(Builder(), Steps(plain.body))) if others.found else program
     pass_ = Pairs(Builder())
-    made = rebuilt(plain, pass_)
+    made = taken(plain, pass_)
     return made if pass_.found else program

@@ -32,7 +32,7 @@ from ..program.affine import Affine, affine_add, affine_key, never_equal
 from ..program.builder import Builder
 from ..program.dead import tidy
 from ..program.loops import loops_of, read_after_loops
-from ..program.rebuild import Rebuild, rebuilt
+from ..program.rebuild import Rebuild, taken
 from .edges import FEWEST
 from .spread import work
 from .strands import own_sum
@@ -58,11 +58,7 @@ def shifts(program: Program) -> Program:
     Design decision: each element gets what it got, in the order in which it got it, and so the same value. What an
     iteration adds to and the next one reads again keeps a compiler from taking several at once.
     """
-    if not any(adds_twice(loop) for loop in loops_of(program)):
-        return program
-    pass_ = Shifts(Builder(), program)
-    made = rebuilt(program, pass_)
-    return made if pass_.found else program
+    return taken(program, Shifts(Builder(), program)) if any(map(adds_twice, loops_of(program))) else program
 
 
 def forwards(program: Program) -> Program:
@@ -73,11 +69,7 @@ def forwards(program: Program) -> Program:
     Design decision: where all that it does is differentiation's own sums, and changes of a place of its own in each
     iteration: their order is nothing to the result, and the terms of a sum have none of the user's.
     """
-    if not any(adds_twice(loop) for loop in loops_of(program)):
-        return program
-    pass_ = Forwards(Builder(), program)
-    made = rebuilt(program, pass_)
-    return made if pass_.found else program
+    return taken(program, Forwards(Builder(), program)) if any(map(adds_twice, loops_of(program))) else program
 
 
 class Forwards(Rebuild):
@@ -85,13 +77,15 @@ class Forwards(Rebuild):
 
     def __init__(self, builder: Builder, program: Program) -> None:
         super().__init__(builder)
-        self.found = False
         self.sums = sums_in(program.body)
 
+    def takes(self, bind: Bind) -> bool:
+        op = bind.op
+        return type(op) is Loop and adds_twice(op) and self.backwards(op) and freely(op)
+
     def loop(self, op: Loop, bind: Bind) -> Sequence[Atom]:
-        if not adds_twice(op) or not self.backwards(op) or not freely(op):
+        if not self.takes(bind):
             return super().loop(op, bind)
-        self.found = True
         last = self.b.prim("-", self.atom(op.count), Const(1, INT))
 
         def body(i: Atom, *accs: Atom):
@@ -205,7 +199,6 @@ class Shifts(Rebuild):
 
     def __init__(self, builder: Builder, program: Program) -> None:
         super().__init__(builder)
-        self.found = False
         self.sums = sums_in(program.body)
         maxima = {x.vars[0]: x.op.args for x in all_binds(program.body) if type(x.op) is Prim and x.op.name == "max"}
         #: Counts that are at least 0: what they are where they are more.
@@ -235,8 +228,10 @@ class Shifts(Rebuild):
         if not chains:
             self.copy(bind)
             return
-        self.found = True
         self.define(bind, self.gathered(op, bind, chains))  # type: ignore[arg-type]
+
+    def takes(self, bind: Bind) -> bool:
+        return type(bind.op) is Loop and adds_twice(bind.op) and bool(self.chains(bind.op))
 
     def chains(self, op: Loop) -> dict[int, list[list[Store]]]:
         """For accumulators that a loop adds to: its additions to rows that get several, in the order in which they

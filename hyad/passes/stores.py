@@ -560,6 +560,8 @@ def put_together(program: Program, make: type[OneStore]) -> Program:
     """A program in which changes of one element are put together."""
     if not any(map(changed_before, all_blocks(program.body))):
         return program
+    if not make(Builder(), program).may(program.body):
+        return program
     pass_ = make(Builder(), program)
     made = rebuilt(program, pass_)
     return made if pass_.found else program
@@ -585,7 +587,17 @@ class OneStore(Rebuild):
         self.sums: dict[Bind, Bind] = {}  # an addition => the store that it is put together with
         self.waiting: dict[Bind, Atom | None] = {}  # such a store => what it stores
         self.own: set[Var] = set()  # what the block itself makes
-        self.found = False
+        self.found = self.looking = False
+
+    def may(self, body: Block) -> bool:
+        """Whether there may be something to do, if subscripts that may differ do."""
+        self.looking = True
+        for block in all_blocks(body):
+            here = {v for x in block.binds for v in x.vars if v in self.stores}
+            adds = (x for x in block.binds if type(x.op) is Prim and x.op.name == "add-at" and x.op.args[0] in here)
+            if any(self.store_before(x, here) is not None for x in adds):
+                return True
+        return False
 
     def block(self, block: Block) -> tuple[Atom, ...]:
         self.own = {v for x in block.binds for v in x.vars}
@@ -626,6 +638,8 @@ class OneStore(Rebuild):
         """Whether two subscripts differ, by a number or since one is always the larger."""
         if not gap[1]:
             return gap[0] != 0
+        if self.looking:
+            return True
         return self.own.isdisjoint(gap[1]) and self.never_zero(self.moved(gap))  # else it may not be there yet
 
     def never_zero(self, gap: Affine) -> bool:

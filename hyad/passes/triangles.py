@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ..core import (
+    INT,
     Arr,
     Atom,
     Bind,
     Block,
+    Const,
     If,
     Loop,
     Prim,
@@ -23,7 +25,7 @@ from ..core import (
     with_blocks,
     with_body,
 )
-from ..program.affine import affine_add
+from ..program.affine import affine_add, affine_in, with_factors
 from ..program.builder import Builder
 from ..program.dead import has_checks
 from ..program.rebuild import Rebuild, rebuilt
@@ -96,12 +98,19 @@ class Families:
         self.sums = sums_in(program.body)
         self.settled = False
         self.depths: dict[Var, list[int]] = {}  # of the loops around what is in the triangle, and what may not be
+        self.integers = {
+            x.vars[0]: x.op for x in all_binds(program.body) if type(x.op) is Prim and x.vars[0].type == INT
+        }
+        self.outermost = {*program.dims, *(v for x in program.body.binds for v in x.vars)}
+        self.counts: dict[Atom, Atom] = {}  # of the loops around that no branch is between, by index
+        self.everywhere: list[Atom] = []  # what is read in all places
         self.walk(program.body, None)
         self.spoil(program.body.results)
         count: dict[Var, list[str]] = {}
         for v, how in self.origins.items():
             count.setdefault(self.root(v), []).append(how)
         self.zeros = {v for v, how in count.items() if how == ["zeros"]}
+        self.spoil(v for v in self.everywhere if self.root(v) not in self.zeros)  # type: ignore[arg-type]
         self.bad = {self.root(v) for v in self.parents if v in self.bad or len(count.get(self.root(v), ())) != 1}
 
     def root(self, v: Var) -> Var:
@@ -152,6 +161,7 @@ class Families:
                     self.one(x.vars[0])
                     self.origins[x.vars[0]] = "build"
                     self.nests[x] = nest
+                    self.counts.update((loop.index, loop.count) for loop in nest)
                     for loop in nest[:-1]:
                         self.walk(Block(loop.body.binds[:-1], ()), loop.index)
                     self.walk(nest[-1].body, nest[-1].index)
@@ -161,13 +171,16 @@ class Families:
                     if isinstance(group[1].type, Arr):
                         self.one(*group)
                 self.spoil((*x.vars[width:], *op.body.results[width:]))
+                self.counts[op.index] = op.count
                 self.walk(op.body, op.index)
             elif type(op) is If:
                 for v, one, other in zip(x.vars, op.then.results, op.orelse.results):
                     if isinstance(v.type, Arr):
                         self.one(v, one, other)
+                around, self.counts = self.counts, {}
                 self.walk(op.then, index)
                 self.walk(op.orelse, index)
+                self.counts = around
             else:
                 for y in (x, *(z for r in blocks_of(op) for z in all_binds(r))):
                     self.spoil((*atoms_of(y.op), *y.vars))
@@ -204,10 +217,22 @@ class Families:
                 self.spoil((base, v, op.args[-1]))
             elif op.name == "get":
                 self.one(base)
+                if self.all_over(at):
+                    self.everywhere.append(base)
             else:
                 self.one(base, v)
+                if self.all_over(at):
+                    self.spoil((base,))
         else:
             self.spoil((*op.args, v))
+
+    def all_over(self, at: Sequence[Atom]) -> bool:
+        """Whether loops go to all columns, whichever row it is."""
+        first, terms = with_factors(affine_in(at[-2], self.integers), self.integers)
+        count = self.counts.get(at[-1])
+        if count is None or at[-1] in terms or any(k < 0 or v not in self.counts for v, k in terms.items()):
+            return False
+        return type(count) is Const and count.value - 1 > first or count in self.outermost and first < FEWEST
 
     def down(self, at: Sequence[Atom], index: Var | None) -> bool:
         """Whether the innermost loop goes down a column."""

@@ -35,7 +35,7 @@ from .builder import Builder
 from .dead import effects
 from .loops import slice_of
 from .primitives import PRIMITIVES
-from .rebuild import Rebuild, rebuilt
+from .rebuild import Rebuild, taken
 
 DEAR = 4  # in additions: C compilers take no branch away in which something costs so much
 
@@ -124,9 +124,27 @@ class Idle(Rebuild):
         super().__init__(builder)
         self.found = False
 
+    @staticmethod
+    def takes(bind: Bind) -> bool:
+        """Whether a loop has a branch that one arm may leave with nothing done."""
+        op = bind.op
+        if type(op) is not Loop or not op.accs or op.index.soft:
+            return False
+        binds, results, width = op.body.binds, op.body.results, len(op.accs)
+        for k, x in enumerate(binds):
+            arms = blocks_of(x.op) if type(x.op) is If else ()
+            trivial = [dict(zip(x.vars, arm.results)) for arm in arms if not arm.binds]
+            if trivial and any(map(dear, arms)):
+                after = dependent(x, binds[k + 1 :])
+                moving = [(r, acc) for r, acc in zip(results, op.accs) if r in after]
+                as_before = (all(arm.get(r, acc) is acc for r, acc in moving) for arm in trivial)  # type: ignore
+                if moving and after.isdisjoint(results[width:]) and any(as_before):
+                    return True
+        return False
+
     def loop(self, op: Loop, bind: Bind) -> Sequence[Atom]:
         width = len(op.accs)
-        if not width or op.index.soft or not any(type(x.op) is If for x in op.body.binds):
+        if not self.takes(bind):
             return super().loop(op, bind)
 
         def body(i: Atom, *accs: Atom):
@@ -212,9 +230,6 @@ def dependent(bind: Bind, later: Sequence[Bind]) -> set[Var]:
 
 def idle(program: Program) -> Program:
     """Moves what comes after a branch into it, where the other branch leaves all as it is."""
-    loops = (x.op for x in all_binds(program.body) if type(x.op) is Loop)
-    if not any(type(y.op) is If for loop in loops for y in loop.body.binds):
-        return program
     pass_ = Idle(Builder())
-    made = rebuilt(program, pass_)
+    made = taken(program, pass_)
     return sink(made) if pass_.found else program
