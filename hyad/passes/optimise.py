@@ -455,7 +455,9 @@ def fuse(program: Program) -> Program:
 
 def fuse_numbers(program: Program) -> Program:
     """Fuses numbers that take no loop, and that no loop reads again, once the order of loops is settled."""
-    wanted = "fuse" not in OFF.get() and elements_read(program) and Fuse(Builder(), program.body, True).may(program.body)
+    wanted = (
+        "fuse" not in OFF.get() and elements_read(program) and Fuse(Builder(), program.body, True).may(program.body)
+    )
     return rebuild(program, lambda b: Fuse(b, program.body, once=True)) if wanted else program
 
 
