@@ -127,9 +127,11 @@ class Patches(pytest.MonkeyPatch):
 
     @staticmethod
     def forget() -> None:
+        import memoised
         from hyad.program import recent  # the environment is set
 
         recent.forget()
+        memoised.forget()
 
 
 @pytest.fixture
