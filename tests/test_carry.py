@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import hyad
+import oracle
 
 #: A tridiagonal system in place: down, and up again.
 THOMAS = """(defmodel thomas [#^ (Vec n) a #^ (Vec n) b #^ (Vec n) c #^ (Vec n) d]
@@ -203,3 +204,38 @@ def test_the_gradient_of_a_moving_average(n: int) -> None:
     g = hyad.grad(f, wrt=("phi", "theta"))
     np.testing.assert_allclose(g(0.3, 0.2, y), (2 * (e * a).sum(), 2 * (e * b).sum()), rtol=1e-13, atol=1e-15)
     assert "[i] -" not in hyad.show(g, "c").partition("for (")[2].partition("}")[0]
+
+
+#: The least cost of one word as another, with costs that letters look up.
+WORDS = """(fn [cost #^ Real more a b]
+  (let [n (len a)  m (len b)]
+    (get (ifold (fn [row i]
+            (let [out (zeros (+ m 1))]
+              (set-at! out 0 (* (+ i 1) more))
+              (for [j (range m)]
+                (set-at! out (+ j 1) (min (+ (get row j) (get cost (get a i) (get b j))) (+ (get row (+ j 1)) more)
+                                          (+ (get out j) more))))
+              out))
+          (* more (arange (+ m 1))) n) m)))"""
+
+
+def test_what_an_iteration_looks_up_is_checked_there() -> None:
+    """A check of what data say stays where it is; no first element is read before one of its place."""
+    f = hyad.model(WORDS, namespace={})
+    rng = np.random.default_rng(2)
+    cost = rng.uniform(0, 2, (3, 3))
+    a, b = rng.integers(0, 3, 5), rng.integers(0, 3, 7)
+    assert "carry" in steps_of(f, (cost, 0.7, a, b))
+    for g in (f, hyad.grad(f, wrt=("cost", "more"))):
+        made, plain = with_and_without(g, (cost, 0.7, a, b))
+        for n, m in ((5, 7), (0, 7), (5, 0), (1, 1)):
+            assert oracle.mismatch(made(cost, 0.7, a[:n], b[:m]), plain(cost, 0.7, a[:n], b[:m]), 0.0) is None
+        with pytest.raises(hyad.HyadError, match="outside"):
+            made(cost, 0.7, a, np.append(b, 3))
+    text = "(for [i (range 4)] (set-at! w (+ k i 1) (* 2 (get w (+ k i)))))"
+    chain = hyad.model(f"(fn [#^ (Vec n) v #^ Int k] (let [w (copy v)] {text} w))", namespace={})
+    made, plain = with_and_without(chain, (np.ones(6), 1))
+    np.testing.assert_array_equal(made(np.ones(6), 1), plain(np.ones(6), 1))
+    for k in (-1, 2):
+        with pytest.raises(hyad.HyadError, match="outside"):
+            made(np.ones(6), k)

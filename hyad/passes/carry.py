@@ -13,6 +13,7 @@ from ..core import (
     Atom,
     Bind,
     Block,
+    Check,
     Const,
     If,
     Loop,
@@ -26,7 +27,7 @@ from ..core import (
 from ..program.affine import Affine, affine_add
 from ..program.builder import Builder
 from ..program.dead import has_checks, tidy
-from ..program.loops import loops_of
+from ..program.loops import loops_of, slice_of
 from ..program.rebuild import Rebuild, taken
 from .tables import affine_of, sums_in
 
@@ -50,7 +51,8 @@ def carry(program: Program) -> Program:
     operations, and not for memory.
 
     Design decision: where what is stored hangs on what is read, or it would be vectors that wait; in loops that have
-    none inside. Each element gets what it got. The first one is read before the loop, if that runs.
+    none inside, and no checks but of what they look up. Each element gets what it got. The first one is read before the
+    loop, if that runs.
     """
     if not any(changes(loop) for loop in loops_of(program)):
         return program
@@ -99,7 +101,7 @@ class Carry(Rebuild):
                 x = Bind(x.vars, Prim("update", (array, *at, total)), x.span)
             if k is not None:
                 following[k] = x.op.args[-1]  # type: ignore[union-attr]
-            if x.vars[0] not in table:
+            if not x.vars or x.vars[0] not in table:
                 binds.append(x)
         results = op.body.results
         body = substitute(Block(tuple(binds), (*results[:width], *following, *results[width:])), table)
@@ -115,7 +117,8 @@ class Carry(Rebuild):
         def element() -> Atom:
             self.here[op.index] = Const(0, INT)
             b.span = span
-            return b.get(self.atom(op.inits[c.k]), *self.block(tidy(Block(op.body.binds, c.read.op.args[1:]))))  # type: ignore[union-attr]
+            sound = Block(tuple(x for x in op.body.binds if type(x.op) is not Check), ())
+            return b.get(self.atom(op.inits[c.k]), *self.block(slice_of(sound, c.read.op.args[1:])))  # type: ignore[union-attr]
 
         if type(runs) is Const:
             return element() if runs.value else ZERO
@@ -127,10 +130,14 @@ class Carry(Rebuild):
 
     def carried(self, op: Loop) -> list[Carried]:
         """The elements to carry in a loop, one for an accumulator at most."""
-        if op.index.soft or op.snapshots is not None or has_checks(op.body):
+        if op.index.soft or op.snapshots is not None:
             return []
-        if any(type(x.op) not in (Prim, If) for x in op.body.binds):
-            return []
+        inside = defined_in(op.body)
+        for x in op.body.binds:
+            if type(x.op) is Check and not self.of_data(x.op, inside) or type(x.op) not in (Prim, If, Check):
+                return []
+            if type(x.op) is If and has_checks(Block((x,), ())):
+                return []
         made = {v: x for x in op.body.binds for v in x.vars}
         found = []
         for k, (acc, result) in enumerate(zip(op.accs, op.body.results)):
@@ -150,6 +157,11 @@ class Carry(Rebuild):
                     found.append(Carried(k, x, change))
                     break
         return found
+
+    def of_data(self, check: Check, inside: set[Var]) -> bool:
+        """Whether a check is of what an iteration finds alone, and so of no place that is known before."""
+        place = affine_of(check.a, self.sums, set(self.sums), set())
+        return check.relation == "in" and place is not None and bool(place[1]) and place[1].keys() <= inside
 
     def stored(self, op: Loop, read: Bind, chain: Sequence[tuple[Bind, Place | None]], t: Arr) -> Bind | None:
         """What stored, last of all in the iteration before, the element that is read in this one."""
