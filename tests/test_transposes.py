@@ -8,7 +8,9 @@ import pytest
 import hyad
 import memoised
 from hyad.core import REAL, Loop, Prim, all_binds
+from hyad.passes.copies import copied
 from hyad.program.journal import without
+from hyad.program.loops import loops_of
 
 #: Programs of a matrix a of as many rows as columns, three of these w, a vector v of as many elements, and a number of
 #: iterations t; and whether the pass takes their values.
@@ -118,6 +120,19 @@ def matrices(f: hyad.Model, n: int) -> int:
 def test_what_is_read_transposed_alone_is_made_so() -> None:
     assert matrices(model("made before"), 13) == 1
     assert matrices(model("made before, and read"), 13) > 1
+
+
+def test_the_transpose_of_a_transpose_is_the_matrix() -> None:
+    """A matrix that is multiplied from both sides, as in Sinkhorn's scaling: one of the two is there already."""
+    f = hyad.model("""(fn [#^ (Mat n m) c #^ Int t]
+      (let [k (exp (- c))]
+        (ifold (fn [#(u v) i] (let [u (/ 1 (@ k v))  v (/ 1 (@ k.T u))] #(u v)))
+               #((ones (len c)) (ones (len (get c 0)))) t)))""")
+    args = np.random.default_rng(5).uniform(0, 1, (9, 8)), 4
+    assert "transposes" in hyad.explain(f, args=args).fired()
+    assert not any(map(copied, loops_of(f.optimised(f.specs(args)))))
+    for one, other in zip(f(*args), hyad.run(f, *args)):
+        np.testing.assert_allclose(one, other, rtol=1e-13)
 
 
 def test_what_is_read_once_stays() -> None:
