@@ -412,6 +412,7 @@ class Block:
     place: Span | None = None
     free: dict[Var, None] | None = field(default=None, init=False, repr=False)  # kept by ``free_vars``
     kinds: frozenset[type] | None = field(default=None, init=False, repr=False)  # kept by ``kinds_of``
+    defined: frozenset[Var] | None = field(default=None, init=False, repr=False)  # kept by ``defined_in``
     flat: tuple[Bind, ...] | None = field(default=None, init=False, repr=False)  # kept by ``all_binds``
 
 
@@ -636,16 +637,23 @@ def binds_of(bind: Bind) -> Iterator[Bind]:
     return all_binds(Block((bind,), ()))
 
 
-def defined_in(block: Block) -> set[Var]:
-    """Every variable that a block or a region inside it binds."""
-    found: set[Var] = set()
-    stack = [block]
-    while stack:
-        for bind in stack.pop().binds:
-            found.update(bind.vars)
-            found.update(binders_of(bind.op))
-            stack.extend(blocks_of(bind.op))
-    return found
+def defined_in(block: Block) -> frozenset[Var]:
+    """Every variable that a block or a region inside it binds. A block remembers them."""
+    if block.defined is None:
+        found: set[Var] = set()
+        stack = [block]
+        while stack:
+            for bind in stack.pop().binds:
+                found.update(bind.vars)
+                if type(bind.op) is not Prim:
+                    found.update(binders_of(bind.op))
+                    for inner in blocks_of(bind.op):
+                        if inner.defined is None:
+                            stack.append(inner)
+                        else:
+                            found |= inner.defined
+        object.__setattr__(block, "defined", frozenset(found))
+    return block.defined  # type: ignore[return-value]
 
 
 def functions_of(*blocks: Block) -> list[Function]:

@@ -75,7 +75,7 @@ class Sums:
     def __init__(self, block: Block) -> None:
         self.uses = array_uses(block)
         self.zeros = {x.vars[0] for x in all_binds(block) if type(x.op) is Prim and x.op.name == "zeros"}
-        self.later = defined_in(block)  # what is not there yet where the search has come to
+        self.later = set(defined_in(block))  # what is not there yet where the search has come to
         self.found: dict[Var, Place] = {}
         self.search(block)
 
