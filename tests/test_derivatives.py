@@ -1181,8 +1181,19 @@ def test_logaddexp_is_accurate() -> None:
         assert hyad.run(hyad.grad(f), a, b) == pytest.approx(slopes, rel=1e-15)
     assert hyad.grad(f)(-inf, -inf) == (0.5, 0.5)
     np.testing.assert_allclose(hyad.hessian(f)(1.0, 1.0), [[0.25, -0.25], [-0.25, 0.25]], rtol=1e-15)
+    for a, b in ((700.0, 1.0), (0.0, 40.0)):  # the product of both slopes, of which one is 1 but for rounding
+        curvature = np.exp(-abs(a - b)) / (1 + np.exp(-abs(a - b))) ** 2
+        wanted = [[curvature, -curvature], [-curvature, curvature]]
+        np.testing.assert_allclose(hyad.hessian(f)(a, b), wanted, rtol=1e-13)
+        np.testing.assert_allclose(hyad.run(hyad.hessian(f), a, b), wanted, rtol=1e-13)
     for a, b in ((np.nan, 1.0), (1.0, np.nan)):
         assert np.isnan(f(a, b)) and np.isnan(hyad.run(f, a, b)) and np.isnan(hyad.grad(f)(a, b)).all()
+
+
+def test_logaddexp_and_its_slopes_are_of_one_exponential() -> None:
+    """Each is a function of the same exponential of the same arguments, which a compiler calls once."""
+    text = hyad.compile(hyad.value_and_grad(hyad.model("(fn [a b] (logaddexp a b))"))).source
+    assert text.count("exp(-fabs(a - b))") == text.count("exp(-") == 3
 
 
 def test_logarithms_with_weight_need_no_care() -> None:

@@ -373,12 +373,16 @@ def _logaddexp(a: float, b: float) -> float:
 
 
 def _logaddexp_slope(a: float, b: float) -> float:
-    return 0.5 if a == b else _sigmoid(a - b)
+    if a == b:
+        return 0.5
+    e = math.exp(-abs(a - b))
+    return (1.0 if a > b else e) / (1.0 + e)
 
 
 def _logaddexp_slopes(a: Any, b: Any) -> Any:
-    with np.errstate(invalid="ignore", over="ignore"):
-        return np.where(np.equal(a, b), 0.5, 1.0 / (1.0 + np.exp(np.subtract(b, a))))[()]
+    with np.errstate(invalid="ignore"):
+        e = np.exp(-np.abs(np.subtract(a, b)))
+        return np.where(np.equal(a, b), 0.5, np.where(np.greater(a, b), 1.0, e) / (1.0 + e))[()]
 
 
 def _gamma(x: float) -> float:
@@ -532,7 +536,17 @@ static inline double hyad_logaddexp(double a, double b) {
 }
 """
 LOGADDEXP_SLOPE = """\
-static inline double hyad_logaddexp_slope(double a, double b) { return a == b ? 0.5 : 1/(1 + exp(b - a)); }
+static inline double hyad_logaddexp_slope(double a, double b) {
+    const double e = exp(-fabs(a - b)), slope = (a > b ? 1 : e)/(1 + e);
+    return a == b ? 0.5 : slope;
+}
+"""
+#: By the second argument, of the same exponential as the value and the other slope: a compiler calls it once.
+LOGADDEXP_OTHER = """\
+static inline double hyad_logaddexp_other(double a, double b) {
+    const double e = exp(-fabs(a - b)), slope = (a > b ? e : 1)/(1 + e);
+    return a == b ? 0.5 : slope;
+}
 """
 RELU = """\
 static inline double hyad_relu(double x) { return x < 0 ? 0 : x; }
@@ -733,11 +747,15 @@ _row("softplus", "x", R1, "log(1 + exp(x)), without overflow.", ("(sigmoid x)",)
      _unary(_softplus, lambda x: np.logaddexp(0.0, x)),
      sympy="log(1 + exp({0}))", c="hyad_softplus({0})", support=SOFTPLUS, cost=35)
 _row("logaddexp", "a b", R2, "log(exp(a) + exp(b)), without overflow.",
-     ("(logaddexp-slope a b)", "(logaddexp-slope b a)"), _binary(_logaddexp, np.logaddexp),
+     ("(logaddexp-slope a b)", "(logaddexp-other a b)"), _binary(_logaddexp, np.logaddexp),
      sympy="log(exp({0}) + exp({1}))", c="hyad_logaddexp({0}, {1})", support=LOGADDEXP, cost=35)
 _row("logaddexp-slope", "a b", R2, "exp(a)/(exp(a) + exp(b)), without overflow; 1/2 also where both are infinite.",
-     ("(* y (- 1 y))", "(neg (* y (- 1 y)))"), _binary(_logaddexp_slope, _logaddexp_slopes),
+     ("(* y (logaddexp-other a b))", "(neg (* y (logaddexp-other a b)))"), _binary(_logaddexp_slope, _logaddexp_slopes),
      sympy="1/(1 + exp({1} - {0}))", c="hyad_logaddexp_slope({0}, {1})", support=LOGADDEXP_SLOPE, cost=20)
+_row("logaddexp-other", "a b", R2, "exp(b)/(exp(a) + exp(b)): the slope of logaddexp by its second argument.",
+     ("(neg (* y (logaddexp-slope a b)))", "(* y (logaddexp-slope a b))"),
+     _binary(lambda a, b: _logaddexp_slope(b, a), lambda a, b: _logaddexp_slopes(b, a)),
+     sympy="1/(1 + exp({0} - {1}))", c="hyad_logaddexp_other({0}, {1})", support=LOGADDEXP_OTHER, cost=20)
 
 # Rounding: Reals that are whole numbers; (int x) makes an Int.
 _row("floor", "x", R1, "x rounded down. A step function: its derivative is 0.", ("0",), _rounding(np.floor), cost=2)
