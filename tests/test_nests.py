@@ -686,6 +686,35 @@ def test_what_is_added_to_one_element_is_added_up_beside_what_goes_to_others() -
     assert elements == 3 and len(re.findall(r" [+-]= ", inner)) == elements + 3, inner  # and three sums
 
 
+INSIDE = "(and (>= y 0) (< y n) (>= x 0) (< x m))"
+#: What a pixel adds to the number t for each one in a window around it, which ends at the edges of an image; also of an
+#: element that is there only where a branch is taken.
+WINDOWS = {
+    "one branch": f"(when {INSIDE} (let [e (- (get a y x) (get a i j))] (set! t (+ (deref t) (exp (* -1 e e))))))",
+    "before it": """(when (and (>= x 0) (< x m))
+                      (when (> i 0) (set! t (+ (deref t) (* (get a i x) (get a (- i 1) j))))))""",
+}
+
+
+@pytest.mark.parametrize("name", WINDOWS)
+def test_what_branches_add_to_one_element_is_added_up(name: str) -> None:
+    f = hyad.model(
+        f"""(fn [#^ (Mat n m) a] (sum (build [n m] (fn [i j]
+              (let [t (ref 0.0)]
+                (for [p (range -2 3) q (range -2 3)] (let [y (+ i p)  x (+ j q)] {WINDOWS[name]}))
+                (deref t))))))""",
+        namespace={},
+    )
+    g = hyad.grad(f)
+    made, plain = hyad.compile(g), hyad.compile(g, without=["register"])
+    assert made.source != plain.source
+    for n, m in ((5, 4), (1, 1), (2, 3), (0, 3)):
+        a = array(n, m)
+        np.testing.assert_allclose(made(a), hyad.run(g, a), rtol=1e-12, atol=1e-13)
+        np.testing.assert_allclose(made(a), plain(a), rtol=1e-12, atol=1e-13)
+    hyad.check_grad(f, (array(5, 4),))
+
+
 NORMALISED = """(fn [#^ (Mat n d) x #^ (Vec d) g #^ (Vec d) b]
   (sum (np.square (+ (* g (/ (- x (np.mean x :axis 0)) (np.sqrt (+ (np.var x :axis 0) 1e-5)))) b))))"""
 

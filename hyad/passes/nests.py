@@ -1021,11 +1021,16 @@ def part_of(bind: Bind, kept: Sequence[int]) -> Bind:
     return Bind(tuple(bind.vars[k] for k in kept), loop, bind.span)
 
 
+#: Of each element what adds to it first, the accumulator, and what that is by now.
+Sums = dict[tuple, tuple[Bind, Var, Atom]]
+
+
 class Register(Rebuild):
     """What a loop adds to one element of an array is added up first.
 
     ``(ifold (fn [a j] (add-at a k (f j))) a n)``  =>  ``(add-at a k (ifold (fn [s j] (+ s (f j))) 0.0 n))``. What it
-    adds to others meanwhile it adds in the loop.
+    adds to others meanwhile it adds in the loop. So it is with what a branch of an iteration adds, if the element is
+    there whether it is taken or not.
     Design decision: what is differentiation's own (``Bind.soft``) may be taken in any order. A sum of the user's goes
     on from what is in the element: ``(update a k (ifold (fn [s j] (+ s (f j))) (get a k) n))``.
     """
@@ -1044,20 +1049,22 @@ class Register(Rebuild):
         chosen = {x: k for k in range(width) for x in self.stores(op, k, inside)}
         if not chosen:
             return super().loop(op, bind)
-        sums: dict[tuple, tuple[Bind, Var, Atom]] = {}  # of each element: what adds first, the accumulator, it by now
+        sums: Sums = {}
         table: dict[Var, Atom] = {}
-        body = []
+        body: list[Bind] = []
         for x in op.body.binds:
-            if x not in chosen:
+            arms = blocks_of(x.op) if type(x.op) is If else ()
+            inner_stores = [y for arm in arms for y in arm.binds if y in chosen]
+            for y in [x] if x in chosen else inner_stores:
+                k, place = chosen[y], y.op.args[1:-1]  # type: ignore[union-attr]
+                start = Var(op.accs[k].name, REAL, op.accs[k].span)
+                sums.setdefault((k, *place), (y, start, start))
+            if inner_stores:
+                body.append(self.in_arms(x, chosen, sums))
+            elif x in chosen:
+                body += self.summed([x], chosen, sums, table)
+            else:
                 body.append(x)
-                continue
-            array, *place, term = x.op.args  # type: ignore[union-attr]
-            k, total = chosen[x], Var("s", REAL, x.span)
-            start = Var(op.accs[k].name, REAL, op.accs[k].span)
-            first, acc, so_far = sums.get((k, *place), (x, start, start))
-            body.append(Bind((total,), Prim("+", (so_far, term)), x.span, x.soft))
-            sums[(k, *place)] = first, acc, total
-            table[x.vars[0]] = table.get(array, array)
         inner = substitute(Block(tuple(body), op.body.results), table)
         starts = [ZERO if x.soft else self.element(op, *place) for place, (x, _, _) in sums.items()]
         results = (*inner.results[:width], *(total for _, _, total in sums.values()), *inner.results[width:])
@@ -1072,6 +1079,38 @@ class Register(Rebuild):
             else:
                 made[k] = self.b.update(made[k], self.atoms(place), total, op.accs[k].name)
         return made
+
+    def summed(self, binds: Sequence[Bind], chosen: dict[Bind, int], sums: Sums, table: dict[Var, Atom]) -> list[Bind]:
+        """Bindings with sums in place of chosen additions; ``table`` gets what the arrays are then."""
+        made = []
+        for x in binds:
+            if x not in chosen:
+                made.append(x)
+                continue
+            array, *place, term = x.op.args  # type: ignore[union-attr]
+            first, acc, so_far = sums[(chosen[x], *place)]
+            total = Var("s", REAL, x.span)
+            made.append(Bind((total,), Prim("+", (so_far, term)), x.span, x.soft))
+            sums[(chosen[x], *place)] = first, acc, total
+            table[x.vars[0]] = table.get(array, array)  # type: ignore[call-overload]
+        return made
+
+    def in_arms(self, x: Bind, chosen: dict[Bind, int], sums: Sums) -> Bind:
+        """A branch that gives the sums of elements in place of additions to them."""
+        arms = blocks_of(x.op)
+        stores = [y for arm in arms for y in arm.binds if y in chosen]
+        keys = list(dict.fromkeys((chosen[y], *y.op.args[1:-1]) for y in stores))  # type: ignore[union-attr]
+        before, made = {key: sums[key] for key in keys}, []
+        for arm in arms:
+            sums.update(before)
+            table: dict[Var, Atom] = {}
+            binds = self.summed(arm.binds, chosen, sums, table)
+            made.append(substitute(Block(tuple(binds), (*arm.results, *(sums[key][-1] for key in keys))), table))
+        outs = [Var("s", REAL, x.span) for _ in keys]
+        for key, out in zip(keys, outs):
+            first, acc, _ = before[key]
+            sums[key] = first, acc, out
+        return Bind((*x.vars, *outs), with_blocks(x.op, made), x.span, x.soft)
 
     def element(self, op: Loop, k: int, *place: Atom) -> Var:
         """What an element is before the loop, as a variable of the old program."""
@@ -1108,7 +1147,9 @@ class Register(Rebuild):
         """``additions``; those of the user's only where the element is there even where the loop is not entered."""
         found = self.additions(op, k, inside)
         if not found or found[0].soft:
-            return found
+            own = {id(x) for x in op.body.binds}
+            init = self.atom(op.inits[k])
+            return [x for x in found if id(x) in own or self.there(op, init, x.op.args[1:-1])]  # type: ignore[union-attr]
         place = found[0].op.args[1:-1]  # type: ignore[union-attr]
         return found if self.there(op, self.atom(op.inits[k]), place) else []
 
@@ -1117,22 +1158,46 @@ class Register(Rebuild):
         the user's only where nothing else is added to. Of one iteration at most there is no sum."""
         if self.steps.few(op.count, 1):
             return []
-        at: Atom = op.accs[k]
-        if not isinstance(op.accs[k].type, Arr) or count_uses(op.body, op.accs[k]) != 1:
+        if not isinstance(op.accs[k].type, Arr):
             return []
-        found, stores = [], []
-        by_array = {x.op.args[0]: x for x in op.body.binds if type(x.op) is Prim and x.op.name == "add-at"}
-        while at is not op.body.results[k]:
-            x = by_array.get(at)
-            if x is None or count_uses(op.body, x.vars[0]) != 1:
-                return []
-            stores.append(x)
-            array, *place, term = x.op.args  # type: ignore[union-attr]
+        stores = self.chain(op.body, op.accs[k], op.body.results[k])
+        if stores is None:
+            return []
+        arms = [arm for x in op.body.binds if type(x.op) is If for arm in blocks_of(x.op)]
+        near = {id(x) for block in (op.body, *arms) for x in block.binds}
+        deeper = {v for arm in arms for v in defined_in(arm)}
+        found = []
+        for x in stores:
+            *place, term = x.op.args[1:]  # type: ignore[union-attr]
             if type_of(term) == REAL and not any(self.steps.step(s, op.index, inside) != 0 for s in place):
-                found.append(x)
-            at = x.vars[0]
+                if id(x) in near and deeper.isdisjoint(place):
+                    found.append(x)
         if all(x.soft for x in stores):
             return found
         places = {x.op.args[1:-1] for x in stores}  # type: ignore[union-attr]
         alone = len(places) == 1 and len(found) == len(stores) and not any(x.soft for x in stores)
-        return found if alone else []
+        return found if alone and all(x in op.body.binds for x in found) else []
+
+    def chain(self, block: Block, at: Atom, end: Atom) -> list[Bind] | None:
+        """The additions that make of one array another one in a block, in branches too; None if it is made in another
+        way, or read in between."""
+        stores: list[Bind] = []
+        while at is not end:
+            readers = [x for x in block.binds if at in reads(x)]
+            if len(readers) != 1:
+                return None
+            (x,) = readers
+            if type(x.op) is Prim and x.op.name == "add-at" and x.op.args[0] is at and count_uses(block, at) == 1:
+                stores.append(x)
+                at = x.vars[0]
+                continue
+            if type(x.op) is not If or at in block.results:
+                return None
+            pairs = zip(x.op.then.results, x.op.orelse.results)
+            ways = [[self.chain(arm, at, r) for arm, r in zip(blocks_of(x.op), pair)] for pair in pairs]
+            following = [v for v, way in zip(x.vars, ways) if None not in way]
+            if len(following) != 1:
+                return None
+            stores += (y for way in ways if None not in way for arm in way for y in arm)
+            at = following[0]
+        return stores if count_uses(block, end) == 1 else None
