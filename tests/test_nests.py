@@ -708,6 +708,7 @@ def test_what_branches_add_to_one_element_is_added_up(name: str) -> None:
     g = hyad.grad(f)
     made, plain = hyad.compile(g), hyad.compile(g, without=["register"])
     assert made.source != plain.source
+    assert not re.search(r"out\[\(i - 1\)\*m \+ j\] \+= (?!a\[)", made.source)  # of a row that need not be there
     for n, m in ((5, 4), (1, 1), (2, 3), (0, 3)):
         a = array(n, m)
         np.testing.assert_allclose(made(a), hyad.run(g, a), rtol=1e-12, atol=1e-13)
