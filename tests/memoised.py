@@ -34,8 +34,10 @@ def forget() -> None:
 
 
 def compile(
-    f: hyad.Model, target: str = "c", dtype: str = "f64", *, args: Sequence[Any] | None = None, **how: Any
+    f: hyad.Model | str, target: str = "c", dtype: str = "f64", *, args: Sequence[Any] | None = None, **how: Any
 ) -> Callable[..., Any]:
+    if isinstance(f, str):
+        f = hyad.model(f, namespace={})
     specs = None if args is None else tuple(map(signature_key, f.specs(args, rows=True)))
     key = target, dtype, specs, repr(sorted(how.items())), OFF.get()
     made = _of(f)

@@ -459,7 +459,7 @@ def expect(row: Row, n: int, got: Any, args: list[Any], moves: list[Any], ct: An
     assert product(adjoints, tuple(moves)) == pytest.approx(product(tangent, ct), rel=1e-8, abs=1e-9)
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(5)
 @pytest.mark.parametrize("k", range(len(ROWS)), ids=IDS)
 def test_compiled_values_and_derivatives(k: int, compiled: Any) -> None:
     row = ROWS[k]
@@ -489,7 +489,7 @@ def test_second_derivatives(k: int, compiled: Any) -> None:
             np.testing.assert_allclose(flat, slope(adjoints, args, moves), rtol=2e-5, atol=2e-6)
 
 
-@pytest.mark.some(2)
+@pytest.mark.some(5)
 @pytest.mark.parametrize("k", range(len(ROWS)), ids=IDS)
 def test_python_target_and_run(k: int) -> None:
     row = ROWS[k]

@@ -127,7 +127,7 @@ OTHERS = [
 ]
 
 
-@pytest.mark.some(9)
+@pytest.mark.some(18)
 @pytest.mark.parametrize("use", [*SYSTEMS, *OTHERS])
 @pytest.mark.parametrize("name", BANDED)
 def test_the_same_as_of_any_other_matrix(name: str, use: str) -> None:
@@ -175,7 +175,7 @@ TRIANGLES = {  # whether zeros are known above the diagonal, and below it
 }
 
 
-@pytest.mark.some(2)
+@pytest.mark.some(4)
 @pytest.mark.parametrize("text", TRIANGLES)
 @pytest.mark.parametrize(
     "use",

@@ -233,6 +233,7 @@ def matrix(made: str, a: np.ndarray) -> np.ndarray:
     return a if made == "any" else a @ a.T + 0.1 * np.eye(2)
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("made", MADE)
 @pytest.mark.parametrize("name", OF_TWO)
 def test_two_rows_by_the_adjugate(name: str, made: str) -> None:

@@ -746,7 +746,7 @@ FOUND = (
     "(map (fn [z] (let [i (int (floor z)) t (- z i)] (+ (* (- 1 t) (get x i)) (* t (get x (+ i 1)))))) q)",
     "(map (fn [z] (square (interp z [0.0 1.0 2.0 3.0 4.0 5.0] x))) q)",
     "(map (fn [z] (square (get x (searchsorted [0.0 1.0 2.0 3.0 4.0 5.0] z)))) q)",
-    "(get x (argsort q))",
+    pytest.param("(get x (argsort q))", marks=pytest.mark.long),
     "(build 2 (fn [k] (square (get x (argmax (* (get q k) q))))))",
     "(build 2 (fn [k] (square (get x (if (> (get q k) 1.0) 0 3)))))",
     "(build 2 (fn [k] (let [i (ref 0)] (while (> (get q k) (deref i)) (set! i (+ 1 (deref i))))"

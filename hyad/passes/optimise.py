@@ -1093,7 +1093,6 @@ PIPELINE: list[Pass] = [
     whole_eights,  # before lanes takes a part of what an iteration does
     lanes,  # what is left of an iteration's sums to one loop is for jam
     transposes,  # no sum is to be in lanes any more
-    alias,  # the transpose of a transpose
     interchange,  # now that it is known which loops there are
     growing_sums,  # before jam takes four of them at once
     by_columns,  # and in which order

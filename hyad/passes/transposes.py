@@ -27,6 +27,8 @@ from ..core import (
     defined_in,
     integer,
     kinds_of,
+    substitute,
+    type_of,
     with_blocks,
     with_body,
 )
@@ -35,6 +37,7 @@ from ..program.builder import Builder
 from ..program.dead import dead_code
 from ..program.journal import fires
 from ..program.loops import CALL, cost_of
+from .copies import changed_by
 from .nests import FAR, LONG, Interchange, Steps, Swap, accesses, plain, quick
 
 TILE = 8  # numbers that come with one access to memory
@@ -375,7 +378,7 @@ def made_so(
     binds: list[Bind], results: Sequence[Atom], turns: Mapping[Var, Turn], equal: Mapping[Atom, Atom]
 ) -> list[Bind]:
     """The bindings of a block in which arrays that are read transposed alone are made so, and others that may be large
-    are transposed by tiles. ``turns``: what each array is."""
+    are transposed by tiles; what is transposed twice is read as it was. ``turns``: what each array is."""
     whole = Block(tuple(binds), tuple(results))
     for k, x in enumerate(whole.binds):
         turn = turns.get(x.vars[0]) if x.vars and type(x.op) is Loop else None
@@ -386,9 +389,29 @@ def made_so(
         made = turned_maker(maker, x.vars[0], turn[1]) if maker is not None else None
         if made is not None:
             binds = [made if y is x else y for y in binds if y is not maker]
+            again = copied_whole(made, equal)
+            if again is not None and not any(again in changed_by(y.op) for y in binds):
+                binds = list(
+                    substitute(Block(tuple(y for y in binds if y is not made), ()), {made.vars[0]: again}).binds
+                )
         elif not small(x.vars[0].type):  # type: ignore[arg-type]
             binds = [z for y in binds for z in (by_tiles(x, turn, equal) if y is x else [y])]
     return binds
+
+
+def copied_whole(bind: Bind, equal: Mapping[Atom, Atom]) -> Atom | None:
+    """The array that loops inside one another only copy, all of it."""
+    indices: list[Atom] = []
+    counts: list[Atom] = []
+    while type(bind.op) is Loop and len(bind.op.body.binds) == 1 and bind.op.body.results == bind.op.body.binds[0].vars:
+        indices.append(bind.op.index)
+        counts.append(bind.op.count)
+        bind = bind.op.body.binds[0]
+    op = bind.op
+    if type(op) is not Prim or op.name != "get" or not indices or op.args[1:] != tuple(indices):
+        return None
+    whole = all(equal.get(n, n) == equal.get(d, d) for n, d in zip(counts, type_of(op.args[0]).dims))  # type: ignore
+    return op.args[0] if whole and len(indices) == type_of(op.args[0]).rank else None  # type: ignore[union-attr]
 
 
 def small(t: Arr) -> bool:
