@@ -1029,15 +1029,15 @@ class Register(Rebuild):
     """What a loop adds to one element of an array is added up first.
 
     ``(ifold (fn [a j] (add-at a k (f j))) a n)``  =>  ``(add-at a k (ifold (fn [s j] (+ s (f j))) 0.0 n))``. What it
-    adds to others meanwhile it adds in the loop. So it is with what a branch of an iteration adds, if the element is
-    there whether it is taken or not.
+    adds to others meanwhile it adds in the loop. With ``arms`` so it is with what a branch of an iteration adds, if the
+    element is there whether it is taken or not.
     Design decision: what is differentiation's own (``Bind.soft``) may be taken in any order. A sum of the user's goes
     on from what is in the element: ``(update a k (ifold (fn [s j] (+ s (f j))) (get a k) n))``.
     """
 
-    def __init__(self, builder: Builder, steps: Steps) -> None:
+    def __init__(self, builder: Builder, steps: Steps, arms: bool = False) -> None:
         super().__init__(builder)
-        self.steps = steps
+        self.steps, self.arms = steps, arms
 
     def takes(self, bind: Bind) -> bool:
         op: Loop = bind.op  # type: ignore[assignment]
@@ -1191,7 +1191,7 @@ class Register(Rebuild):
                 stores.append(x)
                 at = x.vars[0]
                 continue
-            if type(x.op) is not If or at in block.results:
+            if not self.arms or type(x.op) is not If or at in block.results:
                 return None
             pairs = zip(x.op.then.results, x.op.orelse.results)
             ways = [[self.chain(arm, at, r) for arm, r in zip(blocks_of(x.op), pair)] for pair in pairs]

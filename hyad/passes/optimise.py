@@ -708,6 +708,13 @@ def register(program: Program) -> Program:
     return taken(program, Register(Builder(), Steps(program.body)))
 
 
+def branch_sums(program: Program) -> Program:
+    """Sums in a register what the branches of a loop add to one element of an array, as ``register`` does."""
+    if not any(type(x.op) is If for loop in loops_of(program) for x in loop.body.binds):
+        return program
+    return taken(program, Register(Builder(), Steps(program.body), arms=True))
+
+
 def lanes(program: Program) -> Program:
     """Takes the sums of eight iterations of an outer loop as vectors, each in its own order."""
     return taken(program, Lanes(Builder(), Steps(program.body))) if nested_loops(program) else program
@@ -1098,6 +1105,7 @@ PIPELINE: list[Pass] = [
     by_columns,  # and in which order
     row_lanes,  # the lanes of a tile, now that they are inside the loops that they share
     register,  # a loop that came inside may add to one element alone
+    branch_sums,  # before additions leave branches
     lanes,  # and each of two nests that were one has sums now
     assign,
     columns,  # before four rows are added at a time, each of which may have other columns
@@ -1162,10 +1170,10 @@ WITH_VECTORS: list[Pass] = [calls_first, abreast]
 
 #: What serves the caches and vectors of a processor: a thread of a GPU keeps its sums in registers.
 FOR_CACHES = frozenset(
-    "add-rows afterwards align alongside by-columns carry checked-sums choices columns data-first denormals edges"
-    " eights fills flags forwards growing-sums history interchange jam jam-rows keep-calls kept-rows lanes masked-sums"
-    " neighbours one-place overlaps periods power-tables row-folds row-lanes rows-first searches shifts skips split"
-    " strands transposes triangles twins unbranched unchecked whole-eights wraps".split()
+    "add-rows afterwards align alongside branch-sums by-columns carry checked-sums choices columns data-first"
+    " denormals edges eights fills flags forwards growing-sums history interchange jam jam-rows keep-calls kept-rows"
+    " lanes masked-sums neighbours one-place overlaps periods power-tables row-folds row-lanes rows-first searches"
+    " shifts skips split strands transposes triangles twins unbranched unchecked whole-eights wraps".split()
 )
 
 #: What makes a sum, of rows or not, one that threads cannot take in parts, and what has to come after that, once more.
