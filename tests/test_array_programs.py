@@ -56,7 +56,7 @@ def result(f: Any, args: tuple[Any, ...]) -> Any:
             return None
 
 
-@pytest.mark.some(2)
+@pytest.mark.some(3)
 @pytest.mark.parametrize("seed", range(FIRST, FIRST + COUNT))
 def test_optimised_and_not(seed: int) -> None:
     text = array_programs.text(seed)

@@ -784,7 +784,7 @@ PARTS = {
 }
 
 
-@pytest.mark.some(2)
+@pytest.mark.some(3)
 @pytest.mark.parametrize("subscripts", PARTS)
 def test_parts_of_several_axes_are_numpys(subscripts: str) -> None:
     m = np.random.default_rng(3).normal(size=(3, 4, 2))
@@ -913,7 +913,7 @@ def test_what_is_correlated_with_is_the_shorter() -> None:
             call(np.ones(2), np.ones(3))
 
 
-@pytest.mark.some(2)
+@pytest.mark.some(3)
 @pytest.mark.parametrize("k", [-3, -1, 0, 2])
 def test_a_negative_power_of_a_matrix_is_one_of_its_inverse(k: int) -> None:
     """It was the identity: a loop with a count below 1 gives its start."""

@@ -147,7 +147,7 @@ def test_the_same_as_of_any_other_matrix(name: str, use: str) -> None:
             np.testing.assert_allclose(got, wanted, rtol=1e-9, atol=1e-10 * scale)
 
 
-@pytest.mark.some(2)
+@pytest.mark.some(3)
 @pytest.mark.parametrize("use", [*SYSTEMS, *OTHERS])
 def test_second_derivatives(use: str) -> None:
     f = hyad.model(f"(fn [g x y r] (let [n (len x) m {BANDED['a cond'][0]}] {use}))", namespace={})
@@ -175,7 +175,7 @@ TRIANGLES = {  # whether zeros are known above the diagonal, and below it
 }
 
 
-@pytest.mark.some(4)
+@pytest.mark.some(6)
 @pytest.mark.parametrize("text", TRIANGLES)
 @pytest.mark.parametrize(
     "use",

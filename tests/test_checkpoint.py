@@ -352,7 +352,7 @@ COUNTED = {
 }
 
 
-@pytest.mark.some(2)
+@pytest.mark.some(3)
 @pytest.mark.parametrize("name", COUNTED)
 def test_a_card_counts_the_steps_that_are_taken_again(name: str) -> None:
     """As many as a run takes; nearly, where the backward loop itself is differentiated."""

@@ -947,7 +947,7 @@ def made(function, params):
     return program(params, f, name=function.__name__)
 
 
-@pytest.mark.some(2)
+@pytest.mark.some(3)
 @needs_cc
 @pytest.mark.parametrize("function, params, cases", TABLE, ids=[row[0].__name__ for row in TABLE])
 def test_table(function, params, cases, tmp_path):
@@ -961,7 +961,7 @@ def cut_small(monkeypatch):
     monkeypatch.setattr(parts, "PART", 1)
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(5)
 @needs_cc
 @pytest.mark.parametrize("function, params, cases", TABLE, ids=[row[0].__name__ for row in TABLE])
 def test_table_in_parts(function, params, cases, tmp_path, cut_small):

@@ -130,7 +130,7 @@ def wanted(name: str) -> list[np.ndarray]:
     return memoised.results(model(name), arguments(name))
 
 
-@pytest.mark.some(2)
+@pytest.mark.some(3)
 @pytest.mark.parametrize("key", [*((name, "f64", False) for name in MODELS), ("both", "f64", True),
                                  ("longer", "f64", True), *((name, "f32", False) for name in SINGLE)])  # fmt: skip
 def test_rows_are_the_same(key: tuple[str, str, bool]) -> None:
@@ -216,7 +216,7 @@ def test_the_copy_engine_is_used_where_there_is_one() -> None:
     assert nvrtc.compile_device(source, "sm_90", "both")[:4] == b"\x7fELF"
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(5)
 @pytest.mark.skipif(nvrtc.nvcc() is None, reason="no nvcc")
 @pytest.mark.parametrize("arch", ["sm_90", "sm_80"])
 @pytest.mark.parametrize("rows", ["(sum a)", "[a0 (* 2.0 a0) (sin a0)]", "(map sin a)"])

@@ -106,7 +106,7 @@ def deepest(block: Block, depth: int = 0, direction: bool = False) -> bool:
     return False
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(5)
 @pytest.mark.parametrize("target", ["c", "python"])
 @pytest.mark.parametrize("name", LOSSES)
 def test_hessians_of_losses(name: str, target: str) -> None:

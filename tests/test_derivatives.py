@@ -505,7 +505,7 @@ def everything(c: Case, point: tuple[Any, ...]) -> tuple[tuple[Any, ...], dict[s
     return args, {key: whole(c, key, len(point), scalar) for key in keys}
 
 
-@pytest.mark.some(2)
+@pytest.mark.some(3)
 @pytest.mark.parametrize("c, at", _ids, ids=[f"{c.name} {k}".rstrip(" 0") for c, k in _ids])
 def test_all_modes_agree_with_the_oracle(c: Case, at: int) -> None:
     args, texts = everything(c, c.points[at])
@@ -907,7 +907,7 @@ def test_many_columns_at_once(text: str, monkeypatch: pytest.MonkeyPatch) -> Non
 ROOTS, SIGNS = np.array([0.0, 4.0, -1.0]), np.array([[0.0, 4.0, -1.0, 1.0], [-1.0, 9.0, 0.0, 2.0]])
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(5)
 @pytest.mark.parametrize("a", [ROOTS, SIGNS, SIGNS[:, :2].copy()], ids=["vector", "matrix", "pairs"])
 @pytest.mark.parametrize(
     "left",
@@ -965,7 +965,7 @@ LEFT_OUT = {
 ZERO_FIRST = np.array([0.0, 4.0, 1.0, 9.0])
 
 
-@pytest.mark.some(4)
+@pytest.mark.some(6)
 @pytest.mark.parametrize("body", LEFT_OUT.values(), ids=LEFT_OUT)
 def test_what_several_conditions_leave_out_has_no_derivative(body: str) -> None:
     f, v = hyad.model(f"(fn [v] {body})"), ZERO_FIRST
@@ -1044,7 +1044,7 @@ RESTING = {
 }  # fmt: skip
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(5)
 @pytest.mark.parametrize("text, x", RESTING.values(), ids=RESTING)
 def test_what_nothing_moves_has_no_tangent(text: str, x: float) -> None:
     """A tangent 0 times the infinite slope of what a branch or a loop holds at a constant was NaN in forward mode."""

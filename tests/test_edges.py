@@ -89,7 +89,7 @@ def same(f: Any, args: list, points: list) -> tuple[Any, Any]:
     return made, plain
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(5)
 @pytest.mark.parametrize("name", STEPS)
 def test_a_row(name: str) -> None:
     rng = np.random.default_rng(1)
@@ -101,7 +101,7 @@ def test_a_row(name: str) -> None:
     assert hyad.check_grad(f, points[5])
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(5)
 @pytest.mark.parametrize("name", GRIDS)
 def test_a_grid(name: str) -> None:
     rng = np.random.default_rng(2)
@@ -122,7 +122,7 @@ OUTSIDE = {
 }
 
 
-@pytest.mark.some(2)
+@pytest.mark.some(3)
 @pytest.mark.parametrize("name", OUTSIDE)
 def test_a_grid_with_neighbours_outside(name: str) -> None:
     """First and last rows are apart as well as first and last columns: all others do not ask for their place."""

@@ -95,7 +95,7 @@ def args(n: int) -> tuple[np.ndarray, ...]:
     return rng.standard_normal((n, n)), rng.standard_normal(n), rng.permutation(n)
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(5)
 @pytest.mark.parametrize("name", NOTHING | SOMETHING)
 def test_gradients_of_what_is_changed_in_place(name: str) -> None:
     text = HEAD + (NOTHING | SOMETHING)[name] + END

@@ -51,7 +51,7 @@ def default(monkeypatch: pytest.MonkeyPatch) -> Any:
     return choose
 
 
-@pytest.mark.some(2)
+@pytest.mark.some(3)
 @pytest.mark.parametrize("target", ["python", "c"])
 @pytest.mark.parametrize("encoding", OTHERS)
 @pytest.mark.parametrize("c", CASES)
@@ -81,7 +81,7 @@ def gradients(seed: int, target: str) -> list[np.ndarray] | None:
     return found
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(5)
 @pytest.mark.parametrize("first", range(FIRST, FIRST + COUNT, CHUNK))
 def test_random_programs(first: int) -> None:
     """All in Python, two of each chunk in C (``HYAD_ENCODING_C=1``: all)."""

@@ -268,7 +268,7 @@ def nested_lets(d: int) -> str:
 LINEAR = [(logistic, (100, 1000, 10000)), (nested, (100, 1000, 10000)), (nested_lets, (100, 1000, 4000))]
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(5)
 @pytest.mark.parametrize("write, depths", LINEAR)
 def test_reading_specialising_and_differentiating_are_linear(write: Any, depths: tuple[int, ...]) -> None:
     """Counted in bindings. At depth 10000 nothing recurses too deeply."""

@@ -59,7 +59,7 @@ def given(n: int, m: int) -> tuple:
     return rng.uniform(0.3, 1, (n, m)), rng.uniform(0.3, 1, (m, n)), 0.4
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(5)
 @pytest.mark.parametrize("start", FROM)
 @pytest.mark.parametrize("along", ALONG)
 def test_values_to_the_last_bit(along: str, start: str) -> None:
@@ -73,7 +73,7 @@ def test_values_to_the_last_bit(along: str, start: str) -> None:
             np.testing.assert_array_equal(here(*args), plain(*args))
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(5)
 @pytest.mark.parametrize("start", FROM)
 @pytest.mark.parametrize("along", ALONG)
 def test_gradients(along: str, start: str) -> None:

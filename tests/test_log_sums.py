@@ -124,7 +124,7 @@ def test_values_and_derivatives(name: str, size: tuple[int, int]) -> None:
     hyad.check_grad(f, args, wrt=WRT)
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(5)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_second_derivatives(name: str) -> None:
     f, args = model(name), point(3, 3)

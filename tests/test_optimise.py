@@ -1004,7 +1004,7 @@ def test_a_loop_that_remembers_rows_of_unknown_size_stays_a_loop() -> None:
     assert lengths[0] == lengths[1]
 
 
-@pytest.mark.some(2)
+@pytest.mark.some(3)
 @pytest.mark.parametrize("shape", [(3, 4), (1, 2), (2, 1)])
 @pytest.mark.parametrize("name", ["neighbours", "layers"])
 def test_an_element_that_is_read_again_is_made_once(name: str, shape: tuple[int, int], monkeypatch) -> None:
@@ -1048,7 +1048,7 @@ NEAREST = {
 }
 
 
-@pytest.mark.some(2)
+@pytest.mark.some(3)
 @pytest.mark.parametrize("name", NEAREST)
 def test_distances_that_are_only_compared_are_numbers_of_a_row(name: str) -> None:
     """The nearest of some points, as arrays: no array of all distances is made, and the gradient goes through the

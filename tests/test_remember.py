@@ -361,7 +361,7 @@ ENDS = {
 }
 
 
-@pytest.mark.some(2)
+@pytest.mark.some(3)
 @pytest.mark.parametrize("name", ENDS)
 def test_what_a_branch_ends_in_is_computed_once(name: str) -> None:
     """The backward code of the branch reads what it has given."""

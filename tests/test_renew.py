@@ -178,7 +178,7 @@ SMOOTHER = """(fn [{F} q #^ (Vec n) ys]
                 #((get xf n) 0.0) n))))"""
 
 
-@pytest.mark.some(2)
+@pytest.mark.some(3)
 @pytest.mark.parametrize("declared", ["#^ (Mat 2 2) F", "#^ (Mat d d) F"])
 @pytest.mark.parametrize("target", ["c", "python"])
 def test_a_matrix_that_is_read_once_more_is_put_aside(declared: str, target: str) -> None:

@@ -197,7 +197,7 @@ MODELS = [
 ]
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(5)
 @pytest.mark.parametrize("name", ["rules", "sharing", "hoisting", *dict.fromkeys(map(named, PIPELINE))])
 def test_each_optimisation_can_be_switched_off(name):
     for derive, text, args in MODELS:

@@ -561,7 +561,7 @@ RECURSIVE = {
 }  # fmt: skip
 
 
-@pytest.mark.some(2)
+@pytest.mark.some(3)
 @pytest.mark.parametrize("name", RECURSIVE)
 def test_patterns_of_recursion(name: str) -> None:
     """They were full. No entry may be missing; none is too many where integers decide."""

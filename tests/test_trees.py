@@ -86,7 +86,7 @@ def slopes(x: tuple[float, ...], n: int) -> np.ndarray:
 MARKETS = [(100.0, 0.2, 0.05), (83.0, 0.31, 0.02), (120.0, 0.4, 0.1)]
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(5)
 @pytest.mark.parametrize("name", PUTS)
 def test_an_american_put(name: str) -> None:
     f, wrt = model(name), ("spot", "sigma", "rate")
