@@ -86,16 +86,17 @@ BRIEFLY = (
 #: And these loops and matrices that passes take apart: that is the same as it is written, at "-O0", for half of it. All
 #: others, those about loops that C compilers make vectors of and whole programs among them, compile as users do.
 AS_WRITTEN = (
-    "afterwards", "align", "alongside", "array_programs", "at_hand", "banded", "carry", "checkpoint", "columns",
-    "common", "copies", "counted", "courses", "denormals", "eager", "edges", "eliminations", "exponents", "factors",
-    "few_inputs", "figure_8", "for", "grids", "guarded", "history", "identities", "in_place", "induction", "keep_calls",
-    "known_zeros", "lasting", "linear_algebra", "lines", "log_sums", "monomials", "monotone", "neighbours", "nests",
-    "no_iterations", "one_changed", "one_element", "one_hot", "one_store", "optimise", "overlaps", "parts_changed",
-    "places", "points", "powers", "prefixes", "privatise", "ragged", "recurrent_jacobians", "recurring", "remember",
-    "renew", "report", "reshaped", "rings", "rolling", "roundtrip", "running", "scalar_replacement", "scalings",
-    "searches", "settled", "shrinking", "simplify", "skips", "sorting", "sparse", "splits", "stages", "states_before",
-    "straight_lines", "strands", "suffixes", "symmetry", "tables", "terms", "tiles", "transposes", "triangles", "twins",
-    "unchanged", "unread", "whiles", "window_rows", "windows",
+    "advice", "afterwards", "align", "alongside", "array_programs", "at_hand", "banded", "carry", "checkpoint",
+    "columns", "common", "copies", "counted", "courses", "denormals", "eager", "edges", "eliminations", "exponents",
+    "factors", "fast_loops", "few_inputs", "figure_8", "for", "grids", "guarded", "history", "identities", "in_place",
+    "induction", "keep_calls", "known_zeros", "lasting", "linear_algebra", "lines", "log_sums", "monomials", "monotone",
+    "neighbours", "nests", "no_iterations", "nothing_there", "one_changed", "one_element", "one_hot", "one_store",
+    "optimise", "overlaps", "pairs", "parts_changed", "periods", "places", "points", "powers", "prefixes", "privatise",
+    "ragged", "recurrent_jacobians", "recurring", "remember", "renew", "report", "reshaped", "rings", "rolling",
+    "roundtrip", "running", "scalar_replacement", "scalings", "searches", "settled", "shrinking", "simplify", "skips",
+    "sorting", "sparse", "splits", "stages", "states_before", "straight_lines", "strands", "suffixes", "symmetry",
+    "tables", "terms", "tiles", "transposes", "triangles", "twins", "unchanged", "unread", "whiles", "window_rows",
+    "windows", "wraps",
 )  # fmt: skip
 
 
