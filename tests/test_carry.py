@@ -232,9 +232,10 @@ def test_what_an_iteration_looks_up_is_checked_there() -> None:
             assert oracle.mismatch(made(cost, 0.7, a[:n], b[:m]), plain(cost, 0.7, a[:n], b[:m]), 0.0) is None
         with pytest.raises(hyad.HyadError, match="outside"):
             made(cost, 0.7, a, np.append(b, 3))
-    text = "(for [i (range 4)] (set-at! w (+ k i 1) (* 2 (get w (+ k i)))))"
+    text = "(for [i (range (- n 2))] (set-at! w (+ k i 1) (* 2 (get w (+ k i)))))"
     chain = hyad.model(f"(fn [#^ (Vec n) v #^ Int k] (let [w (copy v)] {text} w))", namespace={})
     made, plain = with_and_without(chain, (np.ones(6), 1))
+    assert "2.0*out[k + i]" in made.source  # where k is checked in each iteration
     np.testing.assert_array_equal(made(np.ones(6), 1), plain(np.ones(6), 1))
     for k in (-1, 2):
         with pytest.raises(hyad.HyadError, match="outside"):
