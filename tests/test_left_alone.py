@@ -61,6 +61,32 @@ def test_a_pass_that_knows_before(pass_: Callable[[Program], Program], monkeypat
     assert pass_(program) is program
 
 
+#: A branch of which both arms cost something, a test of no loop's index, two additions in an iteration, a square matrix
+#: that is read everywhere, a sum over all pairs.
+SOMETHING_LIKE_IT = """(fn [#^ (Vec n) v #^ Int k]
+  (let [m (build [n n] (fn [i j] (* 2.0 (sin (* (get v i) (get v j))))))
+        a (ifold (fn [s i] (+ s (if (> (get v i) 0) (exp (get v i)) (sin (get v i))))) 0.0 n)
+        b (ifold (fn [z i] (add-at (add-at z (// i 2) (if (= (% i 2) 0) 1.0 (get v i))) k (get v i))) (zeros n) n)
+        c (ifold (fn [z i] (ifold (fn [z j] (add-at z k (get m i j))) z n)) (zeros n) n)
+        d (ifold (fn [z i] (ifold (fn [z j] (add-at z k (exp (get m i j)))) z n)) (zeros n) n)]
+    #(a b c d)))"""
+
+
+@pytest.mark.parametrize(
+    "pass_",
+    [
+        *(passes.idle, passes.one_hot, passes.shifts, passes.forwards, passes.one_store, passes.one_addition),
+        *(passes.alone, passes.diagonals, passes.pairs, passes.at_hand, passes.triangles, passes.branch_sums),
+    ],
+    ids=passes.named,
+)
+def test_a_pass_that_looks_closer(pass_: Callable[[Program], Program], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there is what it is for, but not as it wants it, nothing is rebuilt either."""
+    program = hyad.model(SOMETHING_LIKE_IT, namespace={}).program()
+    monkeypatch.setattr(Rebuild, "block", lambda self, block: pytest.fail("rebuilt"))
+    assert pass_(program) is program
+
+
 def test_a_program_rebuilt_as_it_was_is_the_one_before() -> None:
     program = passes.optimise(hyad.model(SINES, namespace={}).program())
     again = rebuild(program)
