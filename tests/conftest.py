@@ -2,7 +2,7 @@
 
 ``--update-golden`` rewrites the golden files instead of comparing with them; ``--hypothesis-profile explore`` looks
 for new counterexamples instead of replaying the same examples; ``--all`` (``make test-all``) runs every variant of the
-tests that are marked ``some``, of which a run takes every third, fifth .. otherwise, and those that are ``long``.
+tests that are marked ``some``, of which a run takes every third, sixth .. otherwise, and those that are ``long``.
 """
 
 from __future__ import annotations

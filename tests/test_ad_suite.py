@@ -48,6 +48,7 @@ def drawn(objective: Objective, size: Size) -> Point:
     return objective.point(np.random.default_rng(7), **size)
 
 
+@pytest.mark.some(4)
 @pytest.mark.parametrize(("objective", "size"), CASES, ids=IDS)
 def test_hyad_is_right(objective: Objective, size: Size, derivatives: dict) -> None:
     point = drawn(objective, size)
@@ -61,6 +62,7 @@ def test_hyad_is_right(objective: Objective, size: Size, derivatives: dict) -> N
         assert close(flat(f(*point.values())), reference(objective, size, point, name))
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("objective", [o for o in OBJECTIVES if o.name != "det"], ids=lambda o: o.name)
 def test_memory_is_no_more_than_twice_that_by_hand(objective: Objective, derivatives: dict) -> None:
     """All that a call touches, at the sizes that are timed; the stack aside. (The determinant's is an arena.)"""
@@ -141,6 +143,7 @@ def close(found: np.ndarray, expected: np.ndarray) -> bool:
     return np.array_equal(found, expected) if not np.any(expected) else error(found, expected) <= GATE
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("objective", OBJECTIVES, ids=lambda o: o.name)
 def test_hand_written_is_right(objective: Objective, tmp_path: Path) -> None:
     cases = [(size, name) for size in objective.small for name in objective.by_hand]

@@ -132,7 +132,7 @@ def agree(got: Any, wanted: Any) -> None:
         np.testing.assert_allclose(got, wanted, rtol=1e-12, atol=1e-15)
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(6)
 @pytest.mark.parametrize("hint, which, names, wanted", ROWS)
 def test_a_hint_gives_what_it_stands_for(hint: str, which: int, names: dict[str, Any], wanted: Any) -> None:
     form = re.findall("`(.+?)`", as_hint(hint))[which]

@@ -51,7 +51,7 @@ def mixed(f: Any) -> int:
     return sum({"update", "add-at"} <= found for found in names)
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(6)
 @pytest.mark.parametrize("name", LOOPS)
 def test_derivatives_are_as_without(name: str) -> None:
     f = model(name)

@@ -64,7 +64,7 @@ def fires(f: hyad.Model) -> bool:
     return "\nalign:" in str(hyad.explain(f))
 
 
-@pytest.mark.some(6)
+@pytest.mark.some(12)
 @pytest.mark.parametrize("one", PARTS)
 @pytest.mark.parametrize("two", PARTS)
 def test_the_values_stay_to_the_last_bit(one: str, two: str) -> None:
@@ -146,7 +146,7 @@ ROWS = {
 }  # fmt: skip
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(6)
 @pytest.mark.parametrize("name", ROWS)
 def test_what_a_scan_gives_is_stored_where_it_goes(name: str) -> None:
     """The state of a gradient's loop lies where it is remembered, and the scan fills its next row."""

@@ -56,7 +56,7 @@ def result(f: Any, args: tuple[Any, ...]) -> Any:
             return None
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(6)
 @pytest.mark.parametrize("seed", range(FIRST, FIRST + COUNT))
 def test_optimised_and_not(seed: int) -> None:
     text = array_programs.text(seed)
@@ -92,6 +92,7 @@ def exactly_as_written(text: str, seed: int, sizes: tuple[tuple[int, int], ...])
             np.testing.assert_array_equal(np.signbit(got[got == 0]), np.signbit(wanted[wanted == 0]), err_msg=text)
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("seed", range(FIRST, FIRST + COUNT))
 def test_what_is_no_derivative_is_as_written(seed: int) -> None:
     text = array_programs.text(seed)

@@ -459,7 +459,7 @@ def expect(row: Row, n: int, got: Any, args: list[Any], moves: list[Any], ct: An
     assert product(adjoints, tuple(moves)) == pytest.approx(product(tangent, ct), rel=1e-8, abs=1e-9)
 
 
-@pytest.mark.some(5)
+@pytest.mark.some(10)
 @pytest.mark.parametrize("k", range(len(ROWS)), ids=IDS)
 def test_compiled_values_and_derivatives(k: int, compiled: Any) -> None:
     row = ROWS[k]
@@ -489,7 +489,7 @@ def test_second_derivatives(k: int, compiled: Any) -> None:
             np.testing.assert_allclose(flat, slope(adjoints, args, moves), rtol=2e-5, atol=2e-6)
 
 
-@pytest.mark.some(5)
+@pytest.mark.some(10)
 @pytest.mark.parametrize("k", range(len(ROWS)), ids=IDS)
 def test_python_target_and_run(k: int) -> None:
     row = ROWS[k]
@@ -578,6 +578,7 @@ NUMPYS = ["(np.sum a)", "(np.sum a 0)", "(np.max a 1)", "(np.mean a)", "(np.lina
           "(cond (> (get b 0) 2) 1.0 :else 2.0)"]  # fmt: skip
 
 
+@pytest.mark.some(4)
 @pytest.mark.parametrize("form", NUMPYS)
 def test_numpys_functions_are_the_language_s(form: str) -> None:
     """Where a model names a function of NumPy that the language has, that is what is meant."""
@@ -610,6 +611,7 @@ def test_brackets_are_an_array_to_a_function_of_the_user_s_own() -> None:
     assert "[a b]" in str(print_lambda(f.value.function))
 
 
+@pytest.mark.some(4)
 @pytest.mark.parametrize("form", [t for t in NUMPYS if "np." in t] + [
     "(maximum a 0.5)", "(minimum b a)", "(where (logical-and (> a 0) (< a 3)) a 0.0)", "(fold maximum 0.0 b)",
     "(where (logical-or (> a 2) (logical-not (> b 0.5))) a b)",
@@ -784,7 +786,7 @@ PARTS = {
 }
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(6)
 @pytest.mark.parametrize("subscripts", PARTS)
 def test_parts_of_several_axes_are_numpys(subscripts: str) -> None:
     m = np.random.default_rng(3).normal(size=(3, 4, 2))
@@ -913,7 +915,7 @@ def test_what_is_correlated_with_is_the_shorter() -> None:
             call(np.ones(2), np.ones(3))
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(6)
 @pytest.mark.parametrize("k", [-3, -1, 0, 2])
 def test_a_negative_power_of_a_matrix_is_one_of_its_inverse(k: int) -> None:
     """It was the identity: a loop with a count below 1 gives its start."""
@@ -1001,6 +1003,7 @@ WRONG = {
 }
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("form", WRONG)
 def test_what_numpy_does_not_take_either(form: str) -> None:
     for call in (lambda m, a: m(a), hyad.run):

@@ -63,6 +63,7 @@ def calls(f: hyad.Model) -> dict[str, int]:
     return {name: names.count(name) for name in names if name in ("sin", "cos", "exp", "hypot", "tanh")}
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_values_and_gradients(name: str) -> None:
     f = model(name)

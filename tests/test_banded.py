@@ -101,6 +101,7 @@ def given(n: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, float]:
     return rng.uniform(-1, 1, size=(n, n)), rng.uniform(-1, 1, size=n), rng.uniform(-1, 1, size=n), 0.7
 
 
+@pytest.mark.some(4)
 @pytest.mark.parametrize("name", [*BANDED, *FULL])
 def test_what_is_known_of_a_matrix(name: str) -> None:
     """And what is said to be zero is."""
@@ -127,7 +128,7 @@ OTHERS = [
 ]
 
 
-@pytest.mark.some(18)
+@pytest.mark.some(36)
 @pytest.mark.parametrize("use", [*SYSTEMS, *OTHERS])
 @pytest.mark.parametrize("name", BANDED)
 def test_the_same_as_of_any_other_matrix(name: str, use: str) -> None:
@@ -147,7 +148,7 @@ def test_the_same_as_of_any_other_matrix(name: str, use: str) -> None:
             np.testing.assert_allclose(got, wanted, rtol=1e-9, atol=1e-10 * scale)
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(6)
 @pytest.mark.parametrize("use", [*SYSTEMS, *OTHERS])
 def test_second_derivatives(use: str) -> None:
     f = hyad.model(f"(fn [g x y r] (let [n (len x) m {BANDED['a cond'][0]}] {use}))", namespace={})
@@ -175,7 +176,7 @@ TRIANGLES = {  # whether zeros are known above the diagonal, and below it
 }
 
 
-@pytest.mark.some(6)
+@pytest.mark.some(12)
 @pytest.mark.parametrize("text", TRIANGLES)
 @pytest.mark.parametrize(
     "use",
@@ -281,6 +282,7 @@ MODELS = {
 }
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("name", MODELS)
 def test_no_matrix_is_made(name: str) -> None:
     """Neither by the program nor by its derivatives, whose memory grows with the rows."""

@@ -75,7 +75,7 @@ def test_residual_at_zero_rotation(make: Callable[[Problem, int], Contender], tm
     assert error(entry(0), reference(ba, 15, bank[1])) <= GATE
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(6)
 @pytest.mark.parametrize("walk", recursion.WALKS, ids=lambda w: w.name)
 def test_walks_are_right(walk: recursion.Walk, tmp_path: Path) -> None:
     """By hand and by hyad against differences; and the stack is measured."""

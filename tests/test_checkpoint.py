@@ -142,6 +142,7 @@ def test_compiled_and_define_by_run() -> None:
         np.testing.assert_allclose(flat(hyad.run(kept, *args, 40)), wanted, rtol=1e-11)
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("name", ["a tuple", "while, until a norm is small", "in a branch", "a list"])
 def test_higher_derivatives(name: str) -> None:
     """Forward over reverse, reverse over forward and reverse over reverse."""
@@ -352,7 +353,7 @@ COUNTED = {
 }
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(6)
 @pytest.mark.parametrize("name", COUNTED)
 def test_a_card_counts_the_steps_that_are_taken_again(name: str) -> None:
     """As many as a run takes; nearly, where the backward loop itself is differentiated."""

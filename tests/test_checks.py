@@ -244,6 +244,7 @@ SUMS = {
 }
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("name", SUMS)
 def test_numbers_are_added_up_where_they_are_checked(name: str) -> None:
     """Where nothing else reads them: a sum in the user's order is no vector, whatever is checked meanwhile."""
@@ -1029,3 +1030,20 @@ def test_what_a_loop_that_may_be_empty_has_checked_is_known_in_it_alone() -> Non
     b.loop(count, (), body)
     assert sum(type(x.op) is Check for x in b.scopes[0].binds) == 1
     assert not b.nonnegative(b.affine(least(b.prim("-", count, Const(1, INT)))))
+
+
+def test_a_proof_begins_with_what_cancels_a_term_that_may_be_of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That ``i >= m`` is not looked for in what is known of ``i`` and of other integers."""
+    b, i, j, m = Builder(), Var("i", INT), Var("j", INT), Var("m", INT)
+    b.sizes.add(i)
+    facts = b.scopes[0].facts
+    facts += [(0, {i: 1, Var("k", INT): -1}) for _ in range(30)]
+    tried: list[Any] = []
+    bound = Builder.lower_bound
+    monkeypatch.setattr(Builder, "lower_bound", lambda self, a: (tried.append(a), bound(self, a))[1])
+    assert not b.nonnegative((0, {i: 1, m: -1})) and len(tried) == 1
+    facts += [(0, {i: 1, j: -1}), (0, {j: 1, m: -1})]
+    assert b.nonnegative((0, {i: 1, m: -1}))
+    below = Var("l", INT)  # below j - m, which is unknown: the end of its loop cancels them
+    b.counted(below, b.prim("-", j, m))
+    assert b.nonnegative((-1, {j: 1, m: -1, below: -1}))

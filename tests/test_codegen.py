@@ -947,7 +947,7 @@ def made(function, params):
     return program(params, f, name=function.__name__)
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(6)
 @needs_cc
 @pytest.mark.parametrize("function, params, cases", TABLE, ids=[row[0].__name__ for row in TABLE])
 def test_table(function, params, cases, tmp_path):
@@ -961,7 +961,7 @@ def cut_small(monkeypatch):
     monkeypatch.setattr(parts, "PART", 1)
 
 
-@pytest.mark.some(5)
+@pytest.mark.some(10)
 @needs_cc
 @pytest.mark.parametrize("function, params, cases", TABLE, ids=[row[0].__name__ for row in TABLE])
 def test_table_in_parts(function, params, cases, tmp_path, cut_small):
@@ -1234,6 +1234,7 @@ def some_arguments(seed):
 
 
 @needs_cc
+@pytest.mark.some(2)
 @pytest.mark.parametrize("batch", range(3))
 def test_generated_programs(batch, tmp_path, request):
     """C and Python agree with the oracle on random programs: the traps of aliasing that nobody thought of."""

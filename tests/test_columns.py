@@ -75,7 +75,7 @@ def model_of(text: str, n: int) -> hyad.Model:
     return hyad.model(text.replace("{n}", str(n)), namespace={})
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(6)
 @pytest.mark.parametrize("args", ARGS.values(), ids=list(ARGS))
 @pytest.mark.parametrize("text", [POINTS, NUMBERS], ids=["points", "numbers"])
 def test_values(text: str, args: tuple) -> None:

@@ -91,6 +91,7 @@ class Products(random.Random):
         return text, value
 
 
+@pytest.mark.some(4)
 @pytest.mark.parametrize("seed", range(24))
 def test_exactly_the_same_of_small_integers(seed: int) -> None:
     """Gradients and Hessians of integers, in which nothing is rounded."""

@@ -49,7 +49,7 @@ FOUND = {
 }
 
 
-@pytest.mark.some(6)
+@pytest.mark.some(12)
 @pytest.mark.parametrize("first", range(FIRST, FIRST + COUNT, CHUNK))
 def test_compiled_programs_have_one_derivative(first: int) -> None:
     found = examine(range(first, min(first + CHUNK, FIRST + COUNT)))
@@ -57,7 +57,7 @@ def test_compiled_programs_have_one_derivative(first: int) -> None:
     assert sum(s.judge == "differences" for s in found) > 0.8 * len(found)
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(6)
 @pytest.mark.parametrize("what", FOUND)
 def test_what_random_programs_found(what: str) -> None:
     text = f"(fn [{' '.join(programs.PARAMS)}] {FOUND[what]})"

@@ -59,7 +59,7 @@ COUNTING = {
 }  # fmt: skip
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(6)
 @pytest.mark.parametrize("name", COUNTING)
 def test_what_counts_is_counted(name: str) -> None:
     text, course = COUNTING[name]

@@ -97,7 +97,7 @@ def check(text: str, derived: Any, shapes: tuple[Any, ...], programs: list[CudaP
                 np.testing.assert_allclose(got, want, rtol=1e-12, atol=1e-13)
 
 
-@pytest.mark.some(5)
+@pytest.mark.some(10)
 @pytest.mark.parametrize("name", TURNED)
 def test_each_element_has_its_own_course(name: str) -> None:
     text, derived, shapes = TURNED[name]
@@ -110,7 +110,7 @@ def test_each_element_has_its_own_course(name: str) -> None:
     check(text, derived, shapes, [plain, turned, fixed])
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(6)
 @pytest.mark.parametrize("name", STAYS)
 def test_what_stays_as_it_is(name: str) -> None:
     text, shapes = STAYS[name]

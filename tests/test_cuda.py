@@ -150,7 +150,7 @@ def assert_same(got: tuple[np.ndarray, ...], wanted: list[np.ndarray], tolerance
 # ------------------------------------------------------------------------------------- on the CPU, as C
 
 
-@pytest.mark.some(5)
+@pytest.mark.some(10)
 @needs_cpu
 @pytest.mark.parametrize("derived,dtype", [(False, "f64"), (True, "f64"), (True, "f32")])
 @pytest.mark.parametrize("name", CASES)
@@ -167,7 +167,7 @@ def test_text_on_the_cpu_equals_c(name: str, derived: bool, dtype: str) -> None:
             assert_same(got, [w[:size] for w in wanted], 1e-12 if dtype == "f64" else 2e-3)
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(6)
 @needs_cpu
 @pytest.mark.parametrize("derived", [False, True], ids=["value", "derivative"])
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.shared])
@@ -304,7 +304,7 @@ def test_names_that_the_kernel_uses_itself() -> None:
 # ----------------------------------------------------------------------------------------------- PTX
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(6)
 @needs_ptx
 @pytest.mark.parametrize("dtype", ["f64", "f32"])
 @pytest.mark.parametrize("name", CASES)

@@ -135,7 +135,7 @@ def flat(value: Any) -> list[np.ndarray]:
     return [np.asarray(x) for x in (value if type(value) is tuple else (value,))]
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(6)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_the_text_computes_what_c_does(name: str) -> None:
     cases = []
@@ -160,7 +160,7 @@ def test_the_text_computes_what_c_does(name: str) -> None:
                     np.testing.assert_allclose(one, other, rtol=near, atol=near * np.max(np.abs(other), initial=1.0))
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(6)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_each_element_has_a_thread(name: str) -> None:
     """No thread goes through all elements of an array, or through those of one of many; few additions are atomic."""
@@ -283,6 +283,7 @@ STACKED = {
 }
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("name", STACKED)
 def test_gradients_of_stacked_products_are_stacked_products(name: str) -> None:
     """Multiples are taken of the sums; no sum of products is taken in parts by single threads."""

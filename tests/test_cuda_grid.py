@@ -258,7 +258,7 @@ def run(
     return emulator.run(subject.launched if launched else subject.cuda, flat(subject.program, args), **shape)
 
 
-@pytest.mark.some(6)
+@pytest.mark.some(12)
 @pytest.mark.parametrize("key", KEYS)
 def test_what_the_gpu_would_do_is_what_the_program_says(key: str, collection: Collection) -> None:
     """In both orders of the threads, and on grids of several shapes."""
@@ -721,7 +721,7 @@ PAIRS_ONCE.append(
 )
 
 
-@pytest.mark.some(5)
+@pytest.mark.some(10)
 @pytest.mark.parametrize("models", [WINDOWS, PAIRS, PAIRS_ONCE])
 def test_adjoints_of_windows_are_each_elements(models: list[Any]) -> None:
     """A convolution's are sums over the window, and over the rows that it is laid on; those of windows that do not
@@ -918,6 +918,7 @@ NEAREST = """[#^ (Mat k {d}) c #^ (Mat n {d}) x]
   (sum (map (fn [p] (amin (map (fn [q] (sum (map (fn [a b] (square (- a b))) p q))) c))) x))"""
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("d, inside", [("m", True), ("80", True), ("3", False)])
 def test_a_branch_with_a_loop_goes_inside(d: str, inside: bool) -> None:
     """Each element of the row of the nearest centre, which is added to where there is one, has a thread."""

@@ -74,6 +74,7 @@ def own_programs() -> tuple[dict[tuple[str, str], CudaProgram], Emulator]:
     return found, Emulator([*found.values()], gpu.cpu_compiler() or ())
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", OWN)
 def test_arrays_between_those_of_the_neighbours(name: str, dtype: str) -> None:
@@ -198,6 +199,7 @@ def gathered(source: str) -> dict[str, int]:
     return {name: names.count(name) for name in names}
 
 
+@pytest.mark.some(4)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", GATHERED)
 def test_rows_that_are_found(name: str, dtype: str) -> None:
@@ -276,6 +278,7 @@ ADDED: dict[str, tuple[str, tuple[Any, ...], str | tuple[str, ...], dict[str, in
 }  # fmt: skip
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("name", ADDED)
 def test_rows_that_are_added_to(name: str) -> None:
     """Neighbours add to neighbours: in both orders of the threads, on several grids; a wrong index adds nothing."""
@@ -418,6 +421,7 @@ SIZED: dict[str, tuple[str, tuple[Any, ...]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("name", SIZED)
 def test_memory_is_as_large_as_any_iteration_needs(name: str) -> None:
     """The host makes it once, before its loops; the emulator sees what is written beyond an array."""

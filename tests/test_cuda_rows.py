@@ -130,7 +130,7 @@ def wanted(name: str) -> list[np.ndarray]:
     return memoised.results(model(name), arguments(name))
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(6)
 @pytest.mark.parametrize("key", [*((name, "f64", False) for name in MODELS), ("both", "f64", True),
                                  ("longer", "f64", True), *((name, "f32", False) for name in SINGLE)])  # fmt: skip
 def test_rows_are_the_same(key: tuple[str, str, bool]) -> None:
@@ -216,7 +216,7 @@ def test_the_copy_engine_is_used_where_there_is_one() -> None:
     assert nvrtc.compile_device(source, "sm_90", "both")[:4] == b"\x7fELF"
 
 
-@pytest.mark.some(5)
+@pytest.mark.some(10)
 @pytest.mark.skipif(nvrtc.nvcc() is None, reason="no nvcc")
 @pytest.mark.parametrize("arch", ["sm_90", "sm_80"])
 @pytest.mark.parametrize("rows", ["(sum a)", "[a0 (* 2.0 a0) (sin a0)]", "(map sin a)"])
@@ -493,6 +493,7 @@ def test_few_long_rows_take_their_passes_in_pieces() -> None:
 SPECIAL = [np.inf, -np.inf, np.nan, 700.0, -700.0]
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("form", ["softmax", "logsumexp", "log-softmax"])
 def test_exponentials_below_the_largest_element_of_a_long_row(form: str) -> None:
     """A row is read once for both, in pieces: also where some of it, or all, is infinite or no number."""
@@ -543,6 +544,7 @@ def camera(dtype: str = "f64", shared: tuple[str, ...] = ()) -> CudaKernel:
     return print_cuda(f.optimised(f.specs()), dtype=dtype, shared=shared)
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("shared", [(), ("x",)])
 @pytest.mark.parametrize("dtype", ["f64", "f32"])
 def test_rows_of_a_batch(dtype: str, shared: tuple[str, ...]) -> None:
@@ -693,6 +695,7 @@ def test_when_places_are_few() -> None:
     assert [launches.value(team, {"p": p, "n": 2000}) for team, p in zip(teams, (4095, 4096))] == [256, 32]
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("name", FEW)
 def test_few_places_compute_the_same(name: str) -> None:
     """In both orders of the threads, to the last bit; on each side of where the host chooses, and of nothing."""

@@ -131,6 +131,7 @@ def like(name: str, args: tuple[Any, ...]) -> Any:
     return {"last": 0.0, "truth": x > 0, "two": (x, x, 0.0)}.get(name, x)
 
 
+@pytest.mark.some(4)
 @pytest.mark.parametrize("key", keys())
 def test_scans_are_what_c_computes(key: str, subjects: tuple[dict[str, Subject], Emulator]) -> None:
     """In either order of the threads; in both to the same last bit, on grids of any shape."""

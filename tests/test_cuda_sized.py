@@ -88,7 +88,7 @@ def wanted(name: str, args: list[Any]) -> list[np.ndarray]:
     return memoised.results(model(name), args)
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(6)
 @pytest.mark.parametrize("key", [*((name, "f64") for name in MODELS), ("mixture", "f32"), ("smaller", "f32")])
 def test_rows_are_the_same(key: tuple[str, str]) -> None:
     """Also of widths that there is no room for, or for one of two rows only."""
@@ -128,7 +128,7 @@ def test_what_a_launch_gives(dtype: str) -> None:
         assert launches.value(launch.shared, {dim: d}) == rows * apart * size * launch.block <= 48 << 10
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(6)
 @pytest.mark.parametrize("given", [0, 8, 5 * 8 * 128 - 8, 5 * 8 * 128, 48 << 10])
 def test_rows_for_which_there_is_no_memory_stay_where_they_are(given: int) -> None:
     """A kernel looks how much it has, as where it is one of several in a block: the results are the same."""
@@ -165,7 +165,7 @@ def test_a_failed_check_waits_for_nobody() -> None:
             emulator.run(found["picked", "f64"], [a, np.append(at, 5)], descending=descending)
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(6)
 @pytest.mark.skipif(nvrtc.nvcc() is None, reason="no nvcc")
 @pytest.mark.parametrize("name", ["smaller", "mixture"])
 def test_nvcc_has_nothing_to_say(name: str, tmp_path: Path) -> None:

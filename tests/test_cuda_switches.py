@@ -107,6 +107,7 @@ def test_each_has_a_case() -> None:
     assert set(CASES) == set(ON_A_GPU) <= set(hyad.optimisations())
 
 
+@pytest.mark.some(4)
 @pytest.mark.parametrize("name", CASES)
 def test_switched_off_it_is_not_done_and_changes_no_result(name: str, programs: Any) -> None:
     with_, off = programs[0][name]

@@ -101,7 +101,7 @@ def programs() -> tuple[dict[str, CudaProgram], Emulator]:
     return made, Emulator(list(made.values()), gpu.cpu_compiler() or (), "-O1")
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(6)
 @pytest.mark.parametrize("name", MODELS)
 def test_a_call_is_what_c_gives_and_fits_finite_differences(name: str, programs: Any) -> None:
     made, emulator = programs
@@ -118,6 +118,7 @@ def test_a_call_is_what_c_gives_and_fits_finite_differences(name: str, programs:
     np.testing.assert_allclose((ends[0] - ends[1]) / (2 * h), (gradient * along).sum(), rtol=1e-5)
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("name, dtype", [("halves", "f32"), ("own-steps", "f64"), ("nested", "f32")])
 def test_a_batch_is_what_c_gives(name: str, dtype: str) -> None:
     kernel = print_cuda(program_of(name, False), dtype=dtype)
@@ -250,6 +251,7 @@ ROUNDS_AS_SIZES = {
 }
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("name", ROUNDS_AS_SIZES)
 def test_arrays_as_long_as_a_while_of_the_host_has_run(name: str) -> None:
     """They had room for one element."""
@@ -314,7 +316,7 @@ RECURSIVE = {
 }
 
 
-@pytest.mark.some(6)
+@pytest.mark.some(12)
 @pytest.mark.parametrize("name", RECURSIVE)
 def test_a_gradient_of_recursion_on_a_gpu(name: str) -> None:
     """What a function remembers lies in one thread, which does all between the calls there and back."""
@@ -360,7 +362,7 @@ def test_compiles_to_ptx() -> None:
     assert b".entry" in nvrtc.compile_device(source, "compute_80", "kernel", fast=True)
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(6)
 @pytest.mark.parametrize(
     ("many", "steps", "dtype", "bounds"),
     [(3, "steps", "f64", "128, 4"), (8, "steps", "f64", "64, 8"), (8, "steps", "f32", "128, 4"),

@@ -719,6 +719,7 @@ def test_numbers_may_have_any_name(name):
     assert hyad.compile(f)(*args) == pytest.approx(hyad.run(f, *args), rel=1e-14)
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("name", ["failed", "mark", "M_PI", "RAND_MAX", "arena", "status", "_Bool", "__LINE__", "_x"])
 def test_vectors_may_have_any_name(name):
     """A function with an arena calls the one that does the work with the names of its arguments."""

@@ -106,7 +106,7 @@ def deepest(block: Block, depth: int = 0, direction: bool = False) -> bool:
     return False
 
 
-@pytest.mark.some(5)
+@pytest.mark.some(10)
 @pytest.mark.parametrize("target", ["c", "python"])
 @pytest.mark.parametrize("name", LOSSES)
 def test_hessians_of_losses(name: str, target: str) -> None:
@@ -121,6 +121,7 @@ def test_hessians_of_losses(name: str, target: str) -> None:
         assert oracle.mismatch(apart(*args), want, 1e-12) is None
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("name", ["softmax, by for", "softmax, by arrays", "a layer"])
 def test_no_call_is_made_for_each_direction(name: str) -> None:
     """The others' samples have tables of what is called, or call something else for each row."""

@@ -505,7 +505,7 @@ def everything(c: Case, point: tuple[Any, ...]) -> tuple[tuple[Any, ...], dict[s
     return args, {key: whole(c, key, len(point), scalar) for key in keys}
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(6)
 @pytest.mark.parametrize("c, at", _ids, ids=[f"{c.name} {k}".rstrip(" 0") for c, k in _ids])
 def test_all_modes_agree_with_the_oracle(c: Case, at: int) -> None:
     args, texts = everything(c, c.points[at])
@@ -531,6 +531,7 @@ def test_all_modes_agree_with_the_oracle(c: Case, at: int) -> None:
 IN_C = {"f64": ("jvp", "vjp", "jacobian", "reverse over reverse", "hessian"), "f32": ("value", "vjp")}
 
 
+@pytest.mark.some(3)
 @pytest.mark.skipif(batch.CC is None, reason="no C compiler")
 @pytest.mark.parametrize("part", range(4))
 @pytest.mark.parametrize("dtype, rtol, atol", [("f64", 1e-9, 1e-11), ("f32", 2e-2, 2e-3)])
@@ -677,6 +678,7 @@ WAYS = {
 }
 
 
+@pytest.mark.some(4)
 @pytest.mark.parametrize("f, x, expected", KINKS, ids=[f"{k} {row[0]} at {row[1]}" for k, row in enumerate(KINKS)])
 def test_kinks_and_guards(f: str, x: Any, expected: dict[str, Any]) -> None:
     wrong = []
@@ -907,7 +909,7 @@ def test_many_columns_at_once(text: str, monkeypatch: pytest.MonkeyPatch) -> Non
 ROOTS, SIGNS = np.array([0.0, 4.0, -1.0]), np.array([[0.0, 4.0, -1.0, 1.0], [-1.0, 9.0, 0.0, 2.0]])
 
 
-@pytest.mark.some(5)
+@pytest.mark.some(10)
 @pytest.mark.parametrize("a", [ROOTS, SIGNS, SIGNS[:, :2].copy()], ids=["vector", "matrix", "pairs"])
 @pytest.mark.parametrize(
     "left",
@@ -965,7 +967,7 @@ LEFT_OUT = {
 ZERO_FIRST = np.array([0.0, 4.0, 1.0, 9.0])
 
 
-@pytest.mark.some(6)
+@pytest.mark.some(12)
 @pytest.mark.parametrize("body", LEFT_OUT.values(), ids=LEFT_OUT)
 def test_what_several_conditions_leave_out_has_no_derivative(body: str) -> None:
     f, v = hyad.model(f"(fn [v] {body})"), ZERO_FIRST
@@ -1044,7 +1046,7 @@ RESTING = {
 }  # fmt: skip
 
 
-@pytest.mark.some(5)
+@pytest.mark.some(10)
 @pytest.mark.parametrize("text, x", RESTING.values(), ids=RESTING)
 def test_what_nothing_moves_has_no_tangent(text: str, x: float) -> None:
     """A tangent 0 times the infinite slope of what a branch or a loop holds at a constant was NaN in forward mode."""
@@ -1106,6 +1108,7 @@ WEIGHTLESS = {
 }  # fmt: skip
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("text", WEIGHTLESS.values(), ids=WEIGHTLESS)
 def test_states_without_weight_have_no_derivative(text: str) -> None:
     """The logarithm of a sum of exponentials that are all 0 has an infinite slope, its own adjoint and tangent are 0:
@@ -1153,6 +1156,7 @@ SUMS_OF_LOGARITHMS = [
 ]
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("text", SUMS_OF_LOGARITHMS)
 def test_sums_of_logarithms_of_which_the_first_are_none(text: str) -> None:
     """All in turn in a loop or in recursion: what the last iteration hands on is certain, what others do is not."""
@@ -1290,6 +1294,7 @@ def test_operators_by_the_names_they_have_in_python() -> None:
         hyad.sparse_hessian(hyad.model("(fn [v] (* v v))", namespace={}))(np.ones(3))
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("product", ["(@ h v)", "(@ v h)", "(mat-vec h v)"])
 def test_a_product_with_a_hessian_makes_none(product: str) -> None:
     """It takes the time of ``hvp``; the Hessian is there for what else reads it."""

@@ -30,7 +30,7 @@ def run(text: str, *args: Any, **namespace: Any) -> Any:
 # ------------------------------------------------------------- what compiles means the same when it runs
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(6)
 @pytest.mark.parametrize("c", derivatives.CASES, ids=[c.name for c in derivatives.CASES])
 def test_every_way_to_differentiate_agrees_with_the_oracle(c: derivatives.Case) -> None:
     wrong = []
@@ -269,7 +269,7 @@ WHILE = (
 )
 
 
-@pytest.mark.some(5)
+@pytest.mark.some(10)
 @pytest.mark.parametrize(
     "text, n", [(COUNT, 1_000_000), (WHILE, 1_000_000), (DEEP, 100_000)], ids=["tail", "while", "deep"]
 )
@@ -416,6 +416,7 @@ EMPTY = [
 ]  # fmt: skip
 
 
+@pytest.mark.some(4)
 @pytest.mark.parametrize("text", EMPTY)
 def test_arrays_of_no_rows_have_the_shape_and_kind_of_rows(text: str) -> None:
     """As what is compiled has, whose shapes are known before it runs."""

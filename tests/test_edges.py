@@ -89,7 +89,7 @@ def same(f: Any, args: list, points: list) -> tuple[Any, Any]:
     return made, plain
 
 
-@pytest.mark.some(5)
+@pytest.mark.some(10)
 @pytest.mark.parametrize("name", STEPS)
 def test_a_row(name: str) -> None:
     rng = np.random.default_rng(1)
@@ -101,7 +101,7 @@ def test_a_row(name: str) -> None:
     assert hyad.check_grad(f, points[5])
 
 
-@pytest.mark.some(5)
+@pytest.mark.some(10)
 @pytest.mark.parametrize("name", GRIDS)
 def test_a_grid(name: str) -> None:
     rng = np.random.default_rng(2)
@@ -122,7 +122,7 @@ OUTSIDE = {
 }
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(6)
 @pytest.mark.parametrize("name", OUTSIDE)
 def test_a_grid_with_neighbours_outside(name: str) -> None:
     """First and last rows are apart as well as first and last columns: all others do not ask for their place."""
@@ -412,6 +412,7 @@ COEFFICIENTS = {
 }
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("name", COEFFICIENTS)
 def test_what_is_made_of_coefficients_is_made_once(name: str) -> None:
     """Before the steps, and taken through its derivative once after them."""
@@ -549,6 +550,7 @@ def test_the_ends_of_a_long_row_are_one_loop() -> None:
     assert sorted(any(map(decides, x.body.binds)) for x in after) == [False, True]
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("size", ["n", "64"])
 @pytest.mark.parametrize("far", [2, 3, 4])
 @pytest.mark.parametrize("turns", [0, 1, 2])

@@ -83,6 +83,7 @@ def flat(result: object) -> np.ndarray:
     return np.concatenate([np.ravel(p) for p in parts])
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("n", [0, 1, 7, 8, 9, 24, 29])
 def test_gradients(name: str, n: int) -> None:

@@ -72,7 +72,7 @@ def dense(f: hyad.Model, *args: np.ndarray) -> np.ndarray:
     return np.reshape(hyad.run(hyad.hessian(f, wrt=0), *args), (x.size, x.size))
 
 
-@pytest.mark.some(6)
+@pytest.mark.some(12)
 @pytest.mark.parametrize("name", ENERGIES)
 def test_hessians_of_nets(name: str) -> None:
     f, size = model(name), ENERGIES[name][1]
@@ -99,6 +99,7 @@ def test_few_passes_stay_passes() -> None:
     assert sparse.how(np.ones(50)) == "3 forward passes"
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize(
     "text",
     [

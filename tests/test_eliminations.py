@@ -95,7 +95,7 @@ def args(n: int) -> tuple[np.ndarray, ...]:
     return rng.standard_normal((n, n)), rng.standard_normal(n), rng.permutation(n)
 
 
-@pytest.mark.some(5)
+@pytest.mark.some(10)
 @pytest.mark.parametrize("name", NOTHING | SOMETHING)
 def test_gradients_of_what_is_changed_in_place(name: str) -> None:
     text = HEAD + (NOTHING | SOMETHING)[name] + END
@@ -115,6 +115,7 @@ def test_gradients_of_what_is_changed_in_place(name: str) -> None:
         assert not cubes and room[1].count("n*n") <= 1
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("name", ["elimination", "rows of their own", "pivots first"])
 def test_second_derivatives(name: str) -> None:
     f = hyad.model(HEAD + (NOTHING | SOMETHING)[name] + END, namespace={})

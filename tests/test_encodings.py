@@ -51,7 +51,7 @@ def default(monkeypatch: pytest.MonkeyPatch) -> Any:
     return choose
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(6)
 @pytest.mark.parametrize("target", ["python", "c"])
 @pytest.mark.parametrize("encoding", OTHERS)
 @pytest.mark.parametrize("c", CASES)
@@ -81,7 +81,7 @@ def gradients(seed: int, target: str) -> list[np.ndarray] | None:
     return found
 
 
-@pytest.mark.some(5)
+@pytest.mark.some(10)
 @pytest.mark.parametrize("first", range(FIRST, FIRST + COUNT, CHUNK))
 def test_random_programs(first: int) -> None:
     """All in Python, two of each chunk in C (``HYAD_ENCODING_C=1``: all)."""
@@ -210,6 +210,7 @@ def test_what_remembers_a_continuation_has_it_in_the_arena() -> None:
     assert f(1.1, 6) == pytest.approx(hyad.grad(hyad.grad(POWER))(1.1, 6), rel=1e-12)
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize(
     "text",
     [

@@ -268,7 +268,7 @@ def nested_lets(d: int) -> str:
 LINEAR = [(logistic, (100, 1000, 10000)), (nested, (100, 1000, 10000)), (nested_lets, (100, 1000, 4000))]
 
 
-@pytest.mark.some(5)
+@pytest.mark.some(10)
 @pytest.mark.parametrize("write, depths", LINEAR)
 def test_reading_specialising_and_differentiating_are_linear(write: Any, depths: tuple[int, ...]) -> None:
     """Counted in bindings. At depth 10000 nothing recurses too deeply."""
@@ -378,6 +378,7 @@ def test_a_branch_keeps_its_values_to_itself() -> None:
     assert python_callable(program)(-1.0) == 0.0
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize(
     "text",
     [
@@ -433,6 +434,7 @@ def test_checks_that_are_proven_are_left_out() -> None:
         assert len(in_loops) <= (1 if "(len v) 1)))" in text else 0), print_text(program)
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("n", [0, 1, 2, 5])
 def test_unrolling_equals_looping(n: int) -> None:
     """The same model at a static and at a run-time size: values and derivatives."""

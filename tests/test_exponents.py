@@ -42,7 +42,7 @@ def calls(program) -> int:
     return sum(type(x.op) is Prim and x.op.name == "exp" for x in all_binds(program.body))
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(6)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_fewer_exponentials(name: str) -> None:
     text, by, before, after = PROGRAMS[name]

@@ -498,7 +498,7 @@ ATTRACTED = """(fn [#^ (Mat n d) y]
     (/ (- (get y j c) (get y i c)) WEIGHT)))))))))"""
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(6)
 @pytest.mark.parametrize(
     "weight",
     [

@@ -69,7 +69,7 @@ MANY = {
 }  # fmt: skip
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(6)
 @pytest.mark.parametrize("name", MANY)
 def test_how_many_numbers(name: str) -> None:
     text, most = MANY[name]

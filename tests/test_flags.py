@@ -71,7 +71,7 @@ def test_values_to_the_last_bit(name: str, n: int) -> None:
         )
 
 
-@pytest.mark.some(5)
+@pytest.mark.some(10)
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("n", [1, 9, 20])
 def test_gradients(name: str, n: int) -> None:

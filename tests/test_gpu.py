@@ -56,7 +56,7 @@ def compiled(text: str, **options: Any) -> gpu.CudaModel:
 # ------------------------------------------------------------------------------------------- batches
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(6)
 @pytest.mark.parametrize("name", ["scalar", "dot", "smooth", "ramp", "ba", "kinds"])
 def test_a_long_device_function_is_cut(name: str, driver: standin.Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parts, "LONG", 0)
@@ -559,7 +559,7 @@ def test_what_a_process_leaves(driver: standin.Driver) -> None:
 # -------------------------------------------------------------------------------- plans of one call
 
 
-@pytest.mark.some(5)
+@pytest.mark.some(10)
 @pytest.mark.parametrize("name", ["scalar", "rows", "smooth", "system", "axes", "counts", "gmm"])
 def test_one_call_in_parallel(name: str, driver: standin.Driver) -> None:
     """The same results as C, in the host's memory and in the GPU's."""

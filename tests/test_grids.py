@@ -151,13 +151,13 @@ def compared(text: str, *points: tuple) -> None:
     assert hyad.check_grad(f, points[0])
 
 
-@pytest.mark.some(5)
+@pytest.mark.some(10)
 @pytest.mark.parametrize("name", VECTORS)
 def test_gradients_of_vectors(name: str) -> None:
     compared(VECTORS[name], *(tuple(RNG.uniform(-1, 1, (2, n))) for n in (7, 1, 2, 3, 4, 5, 23)))
 
 
-@pytest.mark.some(5)
+@pytest.mark.some(10)
 @pytest.mark.parametrize("name", MATRICES)
 def test_gradients_of_matrices(name: str) -> None:
     compared(MATRICES[name], *(tuple(RNG.uniform(-1, 1, (2, n, n))) for n in (5, 2, 3, 4, 19)))

@@ -48,7 +48,7 @@ def fired(f: hyad.Model, *args: object) -> bool:
     return any(step.name == "history" for step in hyad.explain(f, args=args).steps)
 
 
-@pytest.mark.some(5)
+@pytest.mark.some(10)
 @pytest.mark.parametrize("name", STATES)
 def test_gradients_are_as_without(name: str) -> None:
     text, wanted = STATES[name]

@@ -91,7 +91,7 @@ def arguments(seed: int, n: int) -> tuple[np.ndarray, ...]:
     return rng.uniform(-1, 1, (n, n)), rng.uniform(-1, 1, n), rng.uniform(0.2, 1, n)
 
 
-@pytest.mark.some(5)
+@pytest.mark.some(10)
 @pytest.mark.parametrize("seed", range(FIRST, FIRST + COUNT))
 def test_gradients(seed: int) -> None:
     text = Draw(seed).program()
@@ -136,7 +136,7 @@ class Vectors(random.Random):
         return made if self.random() < 0.7 else f"(let [v {made}] (update v {self.at(around)} {self.value(around)}))"
 
 
-@pytest.mark.some(5)
+@pytest.mark.some(10)
 @pytest.mark.parametrize("seed", range(FIRST, FIRST + COUNT // 2))
 def test_jacobians(seed: int) -> None:
     """In C, where vectors that each direction makes share memory; and by coloured passes."""
@@ -222,7 +222,7 @@ OVER_ITSELF = {
 }
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(6)
 @pytest.mark.parametrize("name", OVER_ITSELF)
 def test_an_array_that_changes_while_it_is_gone_through(name: str) -> None:
     f = hyad.model(f"(fn [#^ (Vec n) x] {OVER_ITSELF[name]})", namespace={})

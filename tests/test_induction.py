@@ -45,6 +45,7 @@ def states(f: hyad.Model, *args: object) -> int:
     return sum(a.type == INT for x in all_binds(program.body) if type(x.op) is Loop for a in x.op.accs)
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("name", GOING)
 def test_what_an_integer_is(name: str) -> None:
     text, start, step, known = GOING[name]

@@ -38,6 +38,7 @@ def calls(program: Program) -> int:
     return sum(x.vars[0].type == REAL for x in calls_in(program.body))
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_calls_are_made_once(name: str) -> None:
     f = model(PROGRAMS[name])

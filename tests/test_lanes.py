@@ -78,6 +78,7 @@ def compiled() -> dict:
     return {}
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("text", [NEAREST, FORM, STATIC], ids=["nearest", "form", "static"])
 @pytest.mark.parametrize("n", [0, 1, 7, 8, 9, 17])
 def test_every_sum_keeps_its_order(text: str, n: int) -> None:

@@ -59,7 +59,7 @@ def test_gradients_at_all_sizes(name: str) -> None:
     assert g(np.zeros((0, 0)), np.zeros(0)).shape == (0, 0)
 
 
-@pytest.mark.some(5)
+@pytest.mark.some(10)
 @pytest.mark.parametrize("name", MEASURES)
 def test_second_derivatives(name: str) -> None:
     """The gradient's own derivative along a direction, forwards and backwards, against differences of the gradient."""
@@ -233,7 +233,7 @@ def matrix(made: str, a: np.ndarray) -> np.ndarray:
     return a if made == "any" else a @ a.T + 0.1 * np.eye(2)
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(6)
 @pytest.mark.parametrize("made", MADE)
 @pytest.mark.parametrize("name", OF_TWO)
 def test_two_rows_by_the_adjugate(name: str, made: str) -> None:

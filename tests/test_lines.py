@@ -59,7 +59,7 @@ def given(n: int, m: int) -> tuple:
     return rng.uniform(0.3, 1, (n, m)), rng.uniform(0.3, 1, (m, n)), 0.4
 
 
-@pytest.mark.some(5)
+@pytest.mark.some(10)
 @pytest.mark.parametrize("start", FROM)
 @pytest.mark.parametrize("along", ALONG)
 def test_values_to_the_last_bit(along: str, start: str) -> None:
@@ -73,7 +73,7 @@ def test_values_to_the_last_bit(along: str, start: str) -> None:
             np.testing.assert_array_equal(here(*args), plain(*args))
 
 
-@pytest.mark.some(5)
+@pytest.mark.some(10)
 @pytest.mark.parametrize("start", FROM)
 @pytest.mark.parametrize("along", ALONG)
 def test_gradients(along: str, start: str) -> None:
@@ -154,6 +154,7 @@ def quotients(f: hyad.Model, args: tuple) -> list[int]:
     return found
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("systems", [SYSTEMS, IN_ONE], ids=["first apart", "in one"])
 @pytest.mark.parametrize("l, n", [(1, 1), (1, 2), (3, 4), (8, 9), (21, 6)])
 def test_systems_of_one_matrix(l: int, n: int, systems: str) -> None:  # noqa: E741

@@ -94,6 +94,7 @@ def close(f: hyad.Model, args: tuple, rtol: float = 1e-12, atol: float = 1e-13) 
         np.testing.assert_allclose(one, other, rtol=rtol, atol=atol)
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_fewer_exponentials(name: str) -> None:
     f, args = model(name), point()
@@ -113,7 +114,7 @@ def test_sums_stay_apart_from_branches() -> None:
         assert asking and all(map(branches, asking)) and not any(map(makes_sums, asking))
 
 
-@pytest.mark.some(5)
+@pytest.mark.some(10)
 @pytest.mark.parametrize("name", PROGRAMS)
 @pytest.mark.parametrize("size", [(5, 4), (1, 2), (9, 3)])
 def test_values_and_derivatives(name: str, size: tuple[int, int]) -> None:
@@ -124,7 +125,7 @@ def test_values_and_derivatives(name: str, size: tuple[int, int]) -> None:
     hyad.check_grad(f, args, wrt=WRT)
 
 
-@pytest.mark.some(5)
+@pytest.mark.some(10)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_second_derivatives(name: str) -> None:
     f, args = model(name), point(3, 3)
@@ -132,6 +133,7 @@ def test_second_derivatives(name: str) -> None:
     close(hyad.hessian(f, wrt="b"), args, rtol=1e-9, atol=1e-10)
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("name", ["each state", "back", "two ways", "three terms"])
 @pytest.mark.parametrize("scale", [30.0, 300.0, 3000.0])
 def test_products_that_underflow_are_taken_again(name: str, scale: float) -> None:
@@ -146,6 +148,7 @@ def test_products_that_underflow_are_taken_again(name: str, scale: float) -> Non
         np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-250)
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("name", ["each state", "whole matrices", "a table", "back"])
 @pytest.mark.parametrize("value", [-np.inf, np.inf, np.nan])
 @pytest.mark.parametrize("where", ["one", "a row", "a column", "all"])
@@ -189,6 +192,7 @@ def test_nothing_is_read_before_it_is_checked(off: int) -> None:
     assert "log-sums" in [step.name for step in hyad.explain(f, args=(m, b[0], 0, 2)).steps]
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("step", ["(+ x x)", "(- (* 0.5 x) x)", "(+ x (* c x))"])
 def test_long_exponents_take_no_longer(step: str) -> None:
     """Each of fifty sums is of the one before, twice."""

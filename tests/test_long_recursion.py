@@ -153,7 +153,7 @@ LAST = {
 }
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(6)
 @pytest.mark.parametrize("name", LAST)
 def test_what_calls_itself_last_is_a_loop_where_it_is_long(name: str, tmp_path) -> None:
     """It was written out: the gradient of the first of these was 3,343 lines of C."""
@@ -172,7 +172,7 @@ def test_what_calls_itself_last_is_a_loop_where_it_is_long(name: str, tmp_path) 
     hyad.check_grad(f, tuple(args))
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(6)
 @pytest.mark.parametrize(
     "text",
     [

@@ -125,7 +125,7 @@ CHOICES = {
 }  # fmt: skip
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(6)
 @pytest.mark.parametrize("k", [2, 3, 5, 8])
 @pytest.mark.parametrize("name", CHOICES)
 def test_rows_under_conditions(name: str, k: int) -> None:
@@ -166,7 +166,7 @@ UNDER_CONDITIONS = {
 }
 
 
-@pytest.mark.some(5)
+@pytest.mark.some(10)
 @pytest.mark.parametrize("k", [2, 3, 4, 8])
 @pytest.mark.parametrize("name", UNDER_CONDITIONS)
 def test_sums_under_conditions(name: str, k: int) -> None:

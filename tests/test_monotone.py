@@ -77,7 +77,7 @@ def test_one_price_of_a_path_is_computed() -> None:
         assert sum(type(x.op) is Prim and x.op.name == "exp" for x in body.binds) == 2
 
 
-@pytest.mark.some(5)
+@pytest.mark.some(10)
 @pytest.mark.parametrize("name", PROGRAMS)
 @pytest.mark.parametrize("c", [1.3, -0.8, 0.4])
 def test_values_and_derivatives(name: str, c: float) -> None:

@@ -45,6 +45,7 @@ def point(name: str):
     return p.arguments(SMALL[name], p.point(SMALL[name], np.random.default_rng(4)))
 
 
+@pytest.mark.some(4)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_gradients_of_naive_programs(name: str) -> None:
     """Reverse mode along a direction, forward mode along it, and what runs define by run."""
@@ -74,6 +75,7 @@ def by_hand(tmp_path_factory) -> ctypes.CDLL:
     return ctypes.CDLL(str(target))
 
 
+@pytest.mark.some(4)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_the_c_by_hand_is_right(name: str, by_hand: ctypes.CDLL) -> None:
     """Values and gradients by hand are those of the models."""

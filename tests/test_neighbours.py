@@ -54,7 +54,7 @@ def taken(gradient: hyad.Model, point: Sequence) -> bool:
     return "neighbours" in {step.name for step in hyad.explain(gradient, args=point).steps}
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(6)
 @pytest.mark.parametrize("name", GRIDS)
 def test_a_grid(name: str) -> None:
     """Of any size, down to those that have no element without one at the edge around it."""
@@ -234,7 +234,7 @@ def random_step(rng: np.random.Generator) -> str:
     return f"(if (or {' '.join(tests)} False) {border} (+ {' '.join(terms)}))"
 
 
-@pytest.mark.some(5)
+@pytest.mark.some(10)
 @pytest.mark.parametrize("seed", range(6))
 def test_random_stencils(seed: int) -> None:
     f = stepped(random_step(np.random.default_rng(seed)), 2)

@@ -272,6 +272,7 @@ RAGGED = {
 }  # fmt: skip
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("name", RAGGED)
 def test_sums_of_growing_and_shrinking_length_lie_in_a_row(name: str) -> None:
     model, total = (
@@ -345,7 +346,7 @@ CHOSEN = {
 }  # fmt: skip
 
 
-@pytest.mark.some(5)
+@pytest.mark.some(10)
 @pytest.mark.parametrize("name", CHOSEN)
 def test_four_at_a_time_that_are_compared(name: str) -> None:
     """To the last bit, of equal ones, zeros with a sign and what is no number, too."""
@@ -381,7 +382,7 @@ TURNED = (
 )
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(6)
 @pytest.mark.parametrize("n, k, m", [(3, 4, 1), (1, 1, 3), (5, 7, 17), (4, 3, 40), (2, 0, 9), (0, 2, 9)])
 def test_rows_made_of_several_are_kept(n: int, k: int, m: int) -> None:
     """To the last bit: a row of differences is made once for all rows of a matrix, in lanes and in what is added four

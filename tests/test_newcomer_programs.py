@@ -622,6 +622,7 @@ def compiled() -> dict[str, Any]:
     return found
 
 
+@pytest.mark.some(4)
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_values_and_gradients(name: str, compiled: dict[str, Any]) -> None:
     e = EXAMPLES[name]

@@ -83,6 +83,7 @@ def test_all_27_problems_are_there(nist) -> None:
     assert set(nist.PROBLEMS) == set(SIZES) and len(SIZES) == 27
 
 
+@pytest.mark.some(4)
 @pytest.mark.parametrize(("name", "n"), SIZES.items())
 def test_jacobian_agrees_with_differences(nist, name: str, n: int) -> None:
     """Central differences of the residuals, in steps that leave about nine digits."""

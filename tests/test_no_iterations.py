@@ -24,7 +24,7 @@ BODIES = {
 }
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(6)
 @pytest.mark.parametrize("name", BODIES)
 def test_none_is_none(name: str) -> None:
     f = hyad.model(f"(fn [#^ Real x #^ (Vec n) v #^ (Vec n) w #^ (Mat n n) m] {BODIES[name]})", namespace={})

@@ -36,6 +36,7 @@ MODELS = {
 SIZES = [(1, 1), (2, 0), (0, 2), (0, 0), (3, 2), (5, 7)]
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("name", MODELS)
 def test_nothing_is_read_where_nothing_is(name: str) -> None:
     f = hyad.model(MODELS[name], namespace={})

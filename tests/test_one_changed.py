@@ -59,7 +59,7 @@ def point(n: int) -> tuple:
     return rng.uniform(0.2, 1, (n, n)), rng.uniform(0.2, 1, n), rng.uniform(0.2, 1, n), 0.7
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(6)
 @pytest.mark.parametrize("name", STEPS | OTHERS)
 def test_values_and_gradients(name: str) -> None:
     f, g = model(name), hyad.grad(model(name, total=True))

@@ -55,6 +55,7 @@ def arguments(n: int, m: int) -> list[np.ndarray]:
     return [rng.uniform(-1.0, 1.0, s) for s in ((n,), (m, n), (m,), (m,))]
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("name", ROWS)
 def test_one_element_of_each_row(name: str) -> None:
     text, whole, loops, of = ROWS[name]

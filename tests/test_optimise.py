@@ -193,6 +193,7 @@ def mixture_hessian(x: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return np.diag(1 / x) + mixed + mixed.T + p0 * both + (x.sum() / t**2 + q * p2) * np.outer(b, b)
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("n", [1, 2, 3, 7, 12, 33])
 @pytest.mark.parametrize("fixed", [False, True])
 def test_collected_entries_are_those_of_the_closed_form(n: int, fixed: bool) -> None:
@@ -245,6 +246,7 @@ def expression(r: random.Random, names: str, depth: int) -> str:
     return r.choice(ELEMENTS).format(expression(r, names, depth - 1), expression(r, names, depth - 1))
 
 
+@pytest.mark.some(4)
 @pytest.mark.parametrize("seed", range(32))
 def test_hessians_of_random_sums_keep_their_values(seed: int) -> None:
     """The optimised program against the one that was derived, evaluated as it is."""
@@ -1004,7 +1006,7 @@ def test_a_loop_that_remembers_rows_of_unknown_size_stays_a_loop() -> None:
     assert lengths[0] == lengths[1]
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(6)
 @pytest.mark.parametrize("shape", [(3, 4), (1, 2), (2, 1)])
 @pytest.mark.parametrize("name", ["neighbours", "layers"])
 def test_an_element_that_is_read_again_is_made_once(name: str, shape: tuple[int, int], monkeypatch) -> None:
@@ -1048,7 +1050,7 @@ NEAREST = {
 }
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(6)
 @pytest.mark.parametrize("name", NEAREST)
 def test_distances_that_are_only_compared_are_numbers_of_a_row(name: str) -> None:
     """The nearest of some points, as arrays: no array of all distances is made, and the gradient goes through the

@@ -44,7 +44,7 @@ def adds_in(f: Any) -> list[int]:
     return [sum(type(x.op) is Prim and x.op.name == "add-at" for x in loop.body.binds) for loop in inner]
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(6)
 @pytest.mark.parametrize("name", LAGS)
 @pytest.mark.parametrize("count", ["m", "9"])
 def test_lagged_products(name: str, count: str) -> None:

@@ -33,6 +33,7 @@ def model(term: str) -> hyad.Model:
     return hyad.model(f"(fn [#^ (Mat n 2) x #^ (Vec n) m] (ifold (fn [t i] (+ t {inner})) 0.0 (len m)))", namespace={})
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("name", PAIRS)
 def test_all_pairs(name: str) -> None:
     term, turned = PAIRS[name]
@@ -225,6 +226,7 @@ def test_each_pair_once_is_not_turned() -> None:
     assert not any(step.name == "pairs" for step in hyad.explain(f, args=(M,)).steps)
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("h", ["(@ x w)", "(relu (@ x w))", "(tanh (@ x w))"])
 def test_many_arrays_that_pairs_add_to_take_their_number_of_tries(h: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not twice as many for each, as where all are tried with and without: a Hessian by four weights adds to many."""

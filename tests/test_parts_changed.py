@@ -39,7 +39,7 @@ def model(text: str) -> hyad.Model:
     return hyad.model(text, namespace={})
 
 
-@pytest.mark.some(6)
+@pytest.mark.some(12)
 @pytest.mark.parametrize("part", PARTS)
 @pytest.mark.parametrize("form", FORMS)
 def test_a_part_is_changed_as_in_numpy(part: str, form: str) -> None:

@@ -64,6 +64,7 @@ def test_values_to_the_last_bit(name: str) -> None:
         np.testing.assert_allclose(got, hyad.run(model(name), v, rs), rtol=1e-14)
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_gradients(name: str) -> None:
     """In C, against differences and the same without."""

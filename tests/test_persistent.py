@@ -122,6 +122,7 @@ def launched(program: CudaProgram, **sizes: int) -> list[str]:
 
 
 @needs_cpu
+@pytest.mark.some(3)
 @pytest.mark.parametrize("off", [False, True])
 @pytest.mark.parametrize("name", CASES)
 def test_what_a_block_computes(name: str, off: bool) -> None:

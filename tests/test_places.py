@@ -74,7 +74,7 @@ def gradient(text: str) -> hyad.Model:
     return hyad.grad(f, wrt=0)
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(6)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_gradients_are_as_without_the_pass(name: str) -> None:
     """Numbers, ties, infinities and NaN, rows of one element: the same, and for numbers what differences say."""
@@ -164,7 +164,7 @@ def turn(rng: np.random.Generator, depth: int) -> str:
     return f"(+ {one} (* 0.3 {other}))"
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(6)
 @pytest.mark.parametrize("seed", range(8))
 def test_random_steps(seed: int) -> None:
     """Reverse mode with the pass, without it, and forward mode."""

@@ -104,7 +104,7 @@ def depth(source: str) -> int:
     return max((len(line) - len(line.lstrip())) // 4 for line in lines)
 
 
-@pytest.mark.some(5)
+@pytest.mark.some(10)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_values_and_gradients(name: str) -> None:
     """In C a product and a sum may be one instruction or two, as its compiler likes."""

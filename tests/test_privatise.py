@@ -137,7 +137,7 @@ def states(f: Any) -> int:
     return max(sum(isinstance(a.type, Arr) for a in op.accs) for op in inner)
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(6)
 @pytest.mark.parametrize("name", STEPS)
 def test_scratch(name: str) -> None:
     """As the model is run; also where the scratch is wanted in the end, and in a gradient."""

@@ -76,7 +76,7 @@ def examine(text: str, point: Any, one: Any, two: Any, second: bool) -> list[str
     return wrong
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(6)
 @pytest.mark.parametrize("first", range(FIRST, FIRST + COUNT, CHUNK))
 def test_random_programs_mean_one_thing_in_every_mode(first: int) -> None:
     failures = []

@@ -493,7 +493,7 @@ def round_trips(text: str, program: Any, point: Any, expected: Any) -> list[str]
     return wrong
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(6)
 @pytest.mark.parametrize("first", range(FIRST, FIRST + COUNT, CHUNK))
 def test_random_programs_mean_one_thing_everywhere(first: int) -> None:
     failures: list[str] = []

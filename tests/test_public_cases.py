@@ -63,7 +63,7 @@ def test_compiled(c: dict[str, Any], k: int, target: str) -> None:
     assert found is None, f"{c.get('note')}: {found}"
 
 
-@pytest.mark.some(5)
+@pytest.mark.some(10)
 @pytest.mark.parametrize("c", MEAN, ids=[c["id"] for c in MEAN])
 def test_a_mean_program(c: dict[str, Any]) -> None:
     """As it is read and in C, for all inputs; in Python for the first."""

@@ -80,7 +80,7 @@ OF_ALL = [
 ]  # fmt: skip
 
 
-@pytest.mark.some(5)
+@pytest.mark.some(10)
 @pytest.mark.parametrize("number", OF_ALL)
 def test_jacobians_of_all_elements(number: str) -> None:
     """Those by columns took the number of an iteration for a tangent, and chose between arrays as between numbers."""
@@ -94,7 +94,7 @@ def test_jacobians_of_all_elements(number: str) -> None:
                 np.testing.assert_allclose(found, steps, 1e-7, 1e-8)
 
 
-@pytest.mark.some(5)
+@pytest.mark.some(10)
 @pytest.mark.parametrize("number", OF_ALL)
 def test_jacobians_of_gradients(number: str) -> None:
     """Are Hessians, in functions and in models."""

@@ -44,7 +44,7 @@ def points(text: str, steps: int) -> tuple:
     return rng.normal(size=(4, 2)), rng.normal(size=(4, 2)), rng.uniform(0.5, 2.0, 4), 0.05, steps
 
 
-@pytest.mark.some(5)
+@pytest.mark.some(10)
 @pytest.mark.parametrize("text, wrt", [(PENDULUM, ("x", "v")), (BODIES, ("x", "v", "m"))], ids=["pendulum", "bodies"])
 @pytest.mark.parametrize("steps", [0, 1, 2, 5])
 def test_values_to_the_last_bit_and_gradients(text: str, wrt: tuple, steps: int) -> None:

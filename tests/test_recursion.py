@@ -687,14 +687,14 @@ def test_both_modes_agree_with_differences(name: str) -> None:
     everything(make(), args, sizes, second=False)
 
 
-@pytest.mark.some(5)
+@pytest.mark.some(10)
 @pytest.mark.parametrize("name", CASES)
 def test_second_derivatives(name: str) -> None:
     make, args, sizes = CASES[name]
     everything(make(), args, sizes)
 
 
-@pytest.mark.some(6)
+@pytest.mark.some(12)
 @pytest.mark.parametrize("name", CASES)
 def test_encodings_are_records(name: str) -> None:
     """The encodings agree, on each other's gradients as well."""
@@ -775,7 +775,7 @@ def test_encodings_of_models(kind: str, text: str, args: tuple, static: bool) ->
         close(flatten_all(found[0]), flatten_all(other))
 
 
-@pytest.mark.some(5)
+@pytest.mark.some(10)
 @pytest.mark.parametrize("name", ["power", "list-sum", "tree", "while", "weights", "tail call"])
 def test_third_derivatives(name: str) -> None:
     """And the code grows by a constant factor with each derivative."""
@@ -1135,7 +1135,7 @@ void spent(const double *x, const double *b, long long n, long long k, double *x
 """
 
 
-@pytest.mark.some(5)
+@pytest.mark.some(10)
 @pytest.mark.parametrize("name", ALONG)
 def test_the_adjoint_of_an_array_is_added_to_where_it_lies(name: str, tmp_path) -> None:
     """A call's row is added to it: there was a copy of all rows in each call, and time and memory were quadratic."""

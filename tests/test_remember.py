@@ -95,6 +95,7 @@ STEPS = """(fn [#^ (Vec n) a]
     (sum t)))"""
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize(
     "text, args, sizes, most",
     [
@@ -361,7 +362,7 @@ ENDS = {
 }
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(6)
 @pytest.mark.parametrize("name", ENDS)
 def test_what_a_branch_ends_in_is_computed_once(name: str) -> None:
     """The backward code of the branch reads what it has given."""

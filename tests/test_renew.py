@@ -137,6 +137,7 @@ def test_a_row_that_is_read_once_more_is_put_aside() -> None:
     assert matrices[0] < matrices[1] and "swap" not in made.source and "swap" in whole.source
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("target", ["c", "python"])
 @pytest.mark.parametrize(
     "change",
@@ -178,7 +179,7 @@ SMOOTHER = """(fn [{F} q #^ (Vec n) ys]
                 #((get xf n) 0.0) n))))"""
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(6)
 @pytest.mark.parametrize("declared", ["#^ (Mat 2 2) F", "#^ (Mat d d) F"])
 @pytest.mark.parametrize("target", ["c", "python"])
 def test_a_matrix_that_is_read_once_more_is_put_aside(declared: str, target: str) -> None:
@@ -359,6 +360,7 @@ SLICES = {
 }
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("name", SLICES)
 def test_slices_are_changed_where_they_lie(name: str) -> None:
     """Each element is read before it is changed: no copy of the array, in each step of time."""

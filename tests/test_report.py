@@ -197,7 +197,7 @@ MODELS = [
 ]
 
 
-@pytest.mark.some(5)
+@pytest.mark.some(10)
 @pytest.mark.parametrize("name", ["rules", "sharing", "hoisting", *dict.fromkeys(map(named, PIPELINE))])
 def test_each_optimisation_can_be_switched_off(name):
     for derive, text, args in MODELS:
@@ -312,6 +312,7 @@ def frames_of(source: str, header: tuple[str, str], folder: Path) -> tuple[dict[
     return {place: int(size) for place, size, _ in rows}, set(called.split())
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("path", PROGRAMS)
 def test_the_card_says_the_memory_that_the_program_takes(path: str, tmp_path: Path) -> None:
     """The stack: local arrays of twice the length take that much more of it. Without an arena nothing is allocated."""

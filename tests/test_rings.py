@@ -79,7 +79,7 @@ def agree(f: hyad.Model, points: list[list]) -> None:
     assert hyad.check_grad(f, points[-1])
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(6)
 @pytest.mark.parametrize("name", ROWS)
 def test_a_ring(name: str) -> None:
     """Also one of fewer elements than a neighbour is away."""
@@ -87,7 +87,7 @@ def test_a_ring(name: str) -> None:
     agree(of_row(ROWS[name]), [list(rng.uniform(0.2, 0.9, (2, n))) for n in (1, 2, 3, 4, 9, 17)])
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(6)
 @pytest.mark.parametrize("name", GRIDS)
 def test_a_ring_of_rings(name: str) -> None:
     rng = np.random.default_rng(2)
@@ -95,7 +95,7 @@ def test_a_ring_of_rings(name: str) -> None:
     agree(of_grid(GRIDS[name]), [[rng.uniform(0.2, 0.9, shape)] for shape in shapes])
 
 
-@pytest.mark.some(6)
+@pytest.mark.some(12)
 @pytest.mark.parametrize("axes", [2, 3])
 @pytest.mark.parametrize("name", ROLLED)
 def test_a_ring_of_rows(name: str, axes: int) -> None:

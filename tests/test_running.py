@@ -58,7 +58,7 @@ def arguments(n: int, seed: int = 0) -> tuple:
     return rng.normal(size=n), rng.normal(size=n), rng.normal(size=(n, 5)), rng.normal(size=5)
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(6)
 @pytest.mark.parametrize("name", SUMS)
 def test_gradients(name: str) -> None:
     g, args = gradient(name), arguments(6)

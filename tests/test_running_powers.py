@@ -92,6 +92,7 @@ def sums(name: str) -> Any:
     return hyad.model(f"(fn [#^ (Vec n) c #^ Real x] {SUMS[name][0]})", namespace={})
 
 
+@pytest.mark.some(4)
 @pytest.mark.parametrize("target", ["c", "python"])
 @pytest.mark.parametrize("name", SUMS)
 def test_sums_of_powers(name: str, target: str) -> None:

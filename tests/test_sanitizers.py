@@ -83,7 +83,7 @@ def test_the_public_cases_have_no_fault(environment, pytestconfig):
     assert " passed" in ran.stdout
 
 
-@pytest.mark.some(7)
+@pytest.mark.some(14)
 @pytest.mark.parametrize(
     "name", ["advice", "one_hot", "unswitch", "trees", "power_tables", "induction", "nothing_there"]
 )

@@ -91,6 +91,7 @@ def carried(f: Any) -> int:
     return sum(isinstance(a.type, Arr) and a.type.rank == 2 for op in loops for a in op.accs)
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("name", LOOPS)
 def test_in_place(name: str) -> None:
     """As the model is run, and its gradient, also for rows that are one, and as without this."""

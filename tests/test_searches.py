@@ -167,6 +167,7 @@ PICKS = {
 }
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("name", PICKS)
 def test_what_a_condition_picks_is_differentiated_at_its_place(name: str) -> None:
     """In both modes; no state is remembered, but where a branch computes what it gives."""

@@ -73,7 +73,7 @@ BY_ROWS = ("the row before", "from the end")
 OFF = {"without": "settled"}
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(6)
 @pytest.mark.parametrize("name", FILLED | OTHERS)
 def test_gradients_of_tables(name: str) -> None:
     f = hyad.model(

@@ -104,7 +104,7 @@ def agree(f: Any, args: tuple) -> None:
         np.testing.assert_allclose(got, wanted, rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(6)
 @pytest.mark.parametrize("name", STATES)
 def test_values_and_derivatives(name: str) -> None:
     text, shape, rest = STATES[name]

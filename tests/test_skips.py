@@ -57,7 +57,7 @@ def skipped(f: hyad.Model) -> list[If]:
     return [x.op for x in all_binds(program.body) if type(x.op) is If and x.op.cond in tests]
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(6)
 @pytest.mark.parametrize("of", OF)
 @pytest.mark.parametrize("text", (BEST, TABLE, FILLED), ids=("best path", "row by row", "table"))
 def test_gradients_are_as_without_the_pass(text: str, of: str) -> None:

@@ -71,6 +71,7 @@ def test_rows_and_columns(shape: tuple[int, int], compiled: dict[str, Any]) -> N
         assert np.array_equal(compiled["columns"](v), np.sort(v, 0))
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("n", [0, 3, 64, 150])
 def test_integers_and_floats(n: int) -> None:
     rng = np.random.default_rng(2)
@@ -89,6 +90,7 @@ def test_a_vector_of_known_size_is_ordered_by_counting(n: int) -> None:
         assert f(v).tobytes() == v[np.argsort(v, kind="stable")].tobytes()
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("n", [0, 1, 7, 64, 65, 300])
 def test_derivatives_go_to_where_elements_came_from(n: int) -> None:
     rng = np.random.default_rng(4)
@@ -116,6 +118,7 @@ def test_nothing_is_checked_and_indices_are_made_where_they_are_wanted() -> None
 
 
 @needs_cpp
+@pytest.mark.some(3)
 @pytest.mark.parametrize("name", ["sort", "argsort", "rows", "loss", "loss of rows"])
 @pytest.mark.parametrize("deterministic", [False, True])
 def test_many_threads_sort_a_vector(name: str, deterministic: bool) -> None:

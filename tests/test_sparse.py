@@ -561,7 +561,7 @@ RECURSIVE = {
 }  # fmt: skip
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(6)
 @pytest.mark.parametrize("name", RECURSIVE)
 def test_patterns_of_recursion(name: str) -> None:
     """They were full. No entry may be missing; none is too many where integers decide."""
@@ -722,6 +722,7 @@ def test_products_in_place_in_an_inner_loop(counts: list[int]) -> None:
     np.testing.assert_allclose(hyad.sparse_hessian(f, wrt=0)(v, w).toarray(), hyad.hessian(f, wrt=0)(v, w), rtol=1e-13)
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize(("n", "sweeps"), [(2, 1), (2, 2), (3, 2)])
 def test_rotations_in_place(n: int, sweeps: int) -> None:
     f = hyad.model(
@@ -754,6 +755,7 @@ FOUND = (
 )
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("body", FOUND)
 def test_entries_move_with_the_reals_that_subscripts_come_from(body: str) -> None:
     x, places = np.arange(1.0, 7.0), ([0.5, 3.2], [4.5, 0.2], [0.5, 3.2], [1.5, 2.5])

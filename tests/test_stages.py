@@ -61,7 +61,7 @@ def derivative(name: str):
     return (hyad.grad if name in ONE_NUMBER else hyad.jacobian)(hyad.model(text), wrt)
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(6)
 @pytest.mark.parametrize("derived", [False, True], ids=["model", "derivative"])
 @pytest.mark.parametrize("name", MODELS)
 def test_every_stage_evaluates_and_reads_back(name: str, derived: bool) -> None:

@@ -103,7 +103,7 @@ def test_gradients(name: str) -> None:
 ON_A_GPU = {"two levels": 0, "both": 0, "three levels": 0, "the first and the oldest": 0, "two that follow one": 1}
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(6)
 @pytest.mark.skipif(gpu.cpu_compiler() is None, reason="no C++ compiler")
 @pytest.mark.parametrize("off", [(), (persistent.NAME,)])
 @pytest.mark.parametrize("name", ON_A_GPU)
@@ -175,7 +175,7 @@ def random_states(seed: int) -> str:
       (let [{names} (ifold (fn [{names} t] #({steps})) #({starts}) k)] {out}))"""
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(6)
 @pytest.mark.parametrize("seed", range(int(os.environ.get("HYAD_STATES", "16"))))
 def test_random_states(seed: int) -> None:
     """Values, and every other time gradients, are those of a run define by run (``HYAD_STATES``: so many programs)."""

@@ -113,7 +113,7 @@ CHANGES = {
 }  # fmt: skip
 
 
-@pytest.mark.some(5)
+@pytest.mark.some(10)
 @pytest.mark.parametrize("name", CHANGES)
 def test_sums_of_a_loop_that_changes_arrays(name: str) -> None:
     """The arrays to the last bit, the sums up to rounding, as without strands; and by finite differences."""

@@ -82,7 +82,7 @@ def fires(f: hyad.Model, n: int = 5) -> bool:
     return any(step.name == "suffix-sums" for step in hyad.explain(f, args=arguments(n)).steps)
 
 
-@pytest.mark.some(5)
+@pytest.mark.some(10)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_gradients(name: str) -> None:
     f = model(name)
@@ -117,7 +117,7 @@ def lambda_of(name: str, w: np.ndarray, m: np.ndarray, p: float, k: int) -> hyad
     return hyad.model(f"(fn [#^ (Vec n) v] {text})", namespace={"w": w, "m": m, "p": p, "k": k})
 
 
-@pytest.mark.some(5)
+@pytest.mark.some(10)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_what_the_user_gets_is_added_up_as_it_is_written(name: str) -> None:
     """The value, and the value beside its gradient: the same number."""

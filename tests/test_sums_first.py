@@ -82,7 +82,7 @@ def test_which_sums_come_first(name: str) -> None:
     assert (before != after) == MODELS[name][1]
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(6)
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize(("dtype", "off"), [("f64", False), ("f64", True), ("f32", False)])
 def test_the_sums_are_the_same(name: str, dtype: str, off: bool) -> None:

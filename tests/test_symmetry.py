@@ -77,7 +77,7 @@ MEASURES = {
 }
 
 
-@pytest.mark.some(5)
+@pytest.mark.some(10)
 @pytest.mark.parametrize("name", MEASURES)
 def test_definite_or_not(name: str) -> None:
     """Positive definite; neither that nor its negative, in the first pivot, a later one or all; and a matrix that needs
@@ -100,7 +100,7 @@ def test_definite_or_not(name: str) -> None:
             np.testing.assert_allclose(by_y, by_y2, rtol=1e-8, atol=1e-9)
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(6)
 @pytest.mark.parametrize("name", ["solve", "inverse", "logdet", "a quadratic form"])
 def test_second_derivatives_and_tangents(name: str) -> None:
     body = f"(let [b (outer y [1.0 2.0])] {MEASURES[name][0]})"

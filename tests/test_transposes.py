@@ -88,7 +88,7 @@ def arguments(n: int, t: int) -> tuple:
     return (*(rng.uniform(-1, 1, s) / max(1, n) ** 0.5 for s in ((n, n), (3, n, n), (n,))), t)
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(6)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_values_and_gradients(name: str) -> None:
     """Values are the same to the last bit: each sum is taken in its own order."""

@@ -86,7 +86,7 @@ def slopes(x: tuple[float, ...], n: int) -> np.ndarray:
 MARKETS = [(100.0, 0.2, 0.05), (83.0, 0.31, 0.02), (120.0, 0.4, 0.1)]
 
 
-@pytest.mark.some(5)
+@pytest.mark.some(10)
 @pytest.mark.parametrize("name", PUTS)
 def test_an_american_put(name: str) -> None:
     f, wrt = model(name), ("spot", "sigma", "rate")
@@ -97,6 +97,7 @@ def test_an_american_put(name: str) -> None:
             np.testing.assert_allclose(gradient(*x, n), slopes(x, n), rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("name", PUTS)
 def test_what_its_code_is(name: str) -> None:
     """No power, and no exponential, in the loop over a level of the tree; no check there, no list, no while."""

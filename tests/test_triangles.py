@@ -51,7 +51,7 @@ def flat(x: Any) -> np.ndarray:
     return np.concatenate([flat(y) for y in x]) if isinstance(x, (tuple, list)) else np.ravel(x)
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(6)
 @pytest.mark.parametrize("what", USES)
 def test_a_triangle_is_packed_and_a_square_is_not(what: str) -> None:
     made, used, packed = USES[what]

@@ -61,7 +61,7 @@ def fired(f: Any, args: tuple, without: Any = ()) -> set[str]:
     return {step.name for step in hyad.explain(f, args=args, without=without).steps}
 
 
-@pytest.mark.some(5)
+@pytest.mark.some(10)
 @pytest.mark.parametrize("target", ["python", "c"])
 @pytest.mark.parametrize("name", TABLES)
 def test_tables_filled_row_by_row(name: str, target: str) -> None:
@@ -137,7 +137,7 @@ MEMORY = """(fn [#^ (Mat k d) w #^ Int t]
     (sum (get g -1))))"""
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(6)
 @pytest.mark.parametrize(
     "count, row, before",
     [("(min d u)", "(- u (+ a 1))", True), ("u", "a", True), ("(min d u)", "(- u a)", False), ("(+ u 1)", "a", False)],
@@ -185,7 +185,7 @@ JORDAN = """(fn [#^ (Mat n n) a]
     (sum (* m m a))))"""
 
 
-@pytest.mark.some(5)
+@pytest.mark.some(10)
 @pytest.mark.parametrize(
     "condition, apart", [("(!= i k)", True), ("(and (> f0 -9.0) (not (= k i)))", True), ("(!= i 0)", False)]
 )
@@ -220,7 +220,7 @@ SPARED = {
 }
 
 
-@pytest.mark.some(5)
+@pytest.mark.some(10)
 @pytest.mark.parametrize("name", SPARED)
 def test_a_row_that_a_condition_spares_is_remembered_once(name: str) -> None:
     """Not in each iteration, nor the matrix; where the condition spares another row, it is as it was."""
@@ -309,6 +309,7 @@ def set_in_place(name: str) -> Any:
     )
 
 
+@pytest.mark.some(4)
 @pytest.mark.parametrize("target", ["python", "c"])
 @pytest.mark.parametrize("name", SET)
 def test_the_gradient_of_elements_that_are_set(name: str, target: str) -> None:

@@ -49,7 +49,7 @@ def loops(f: Any) -> int:
     return sum(type(x.op) is Loop for x in all_binds(f.program.body))
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(6)
 @pytest.mark.parametrize("name", TREES)
 def test_what_is_left_of_a_tree(name: str) -> None:
     f, args = tree(name), (np.linspace(0.2, 1.4, 9), 0.3)

@@ -49,7 +49,7 @@ def point(name: str, n: int) -> np.ndarray:
     return np.random.default_rng(n).uniform(0.2, 2.5, shape)
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(6)
 @pytest.mark.parametrize("target", ["c", "python"])
 @pytest.mark.parametrize("name", ENERGIES)
 def test_hessians_of_sums_over_pairs(name: str, target: str) -> None:

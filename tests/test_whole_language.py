@@ -32,7 +32,7 @@ def given(case: dict[str, Any]) -> tuple[hyad.Model, tuple[Any, ...]]:
     return hyad.model(case["program"], namespace=names), args
 
 
-@pytest.mark.some(5)
+@pytest.mark.some(10)
 @pytest.mark.parametrize("case", CASES, ids=[c["id"] for c in CASES])
 def test_a_program(case: dict[str, Any]) -> None:
     model, args = given(case)
@@ -84,7 +84,7 @@ TRANSFORM = """(fn [v] (letrec [haar (fn [v]
   {}))"""
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(6)
 @pytest.mark.parametrize("result", ["(haar v)", "(dot (sin (haar v)) v)", "(get (haar v) 0)", "#((haar v) (sum v))"])
 def test_jacobians_through_arrays_whose_size_a_recursion_changes(result: str) -> None:
     """The sizes that meet in a recursion differ, and are no mistake in a Jacobian either."""

@@ -181,7 +181,7 @@ def model(name: str) -> hyad.Model:
     return hyad.model(text, namespace={})
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(6)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_values_and_gradients(name: str) -> None:
     """Values are the same to the last bit, run in the order in which they are written."""

@@ -30,6 +30,7 @@ def windows(name: str) -> Any:
     )
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("target", ["c", "python"])
 @pytest.mark.parametrize("name", WINDOWS)
 def test_the_adjoint_of_windows(name: str, target: str) -> None:

@@ -42,6 +42,7 @@ def model(name: str) -> hyad.Model:
     return hyad.model(text, namespace={})
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_values_and_gradients(name: str) -> None:
     """Values are the same to the last bit."""

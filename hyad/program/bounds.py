@@ -5,7 +5,7 @@ Integers are compared in affine normal form. Every answer is a proof: a subscrip
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -40,6 +40,7 @@ class Bounds:
         self.affines: dict[Var, Affine] = {}
         self.counts: dict[Var, Atom] = {}  # loop index -> trip count; what is as well from 0 on and below
         self.sizes: set[Var] = set()  # integers known to be >= 0
+        self.ends: set[Var] = set()  # of the counts, what may cancel a term that can make an integer negative
         self.choices: dict[Var, tuple[Atom, Atom]] = {}  # what a branch has chosen of two integers
         self.assumed: dict[tuple, bool] = {}  # equalities of integers that a pass supposes to hold or fail
         self.equal: dict[Var, Atom] = {}  # sizes found equal: a run-time check stands in the program
@@ -130,8 +131,13 @@ class Bounds:
 
     def below(self, v: Var, n: Atom) -> None:
         """Note that an integer is one of those below n, from 0 on."""
-        self.counts[v] = n
+        self.counted(v, n)
         self.sizes.add(v)
+
+    def counted(self, index: Var, count: Atom) -> None:
+        """Note the index of a loop that runs ``count`` times."""
+        self.counts[index] = count
+        self.ends.update(v for v, k in self.affine(count)[1].items() if k < 0 or v not in self.sizes)
 
     def note_sizes(self, t: Type) -> None:
         """The dims of an array that exists are >= 0."""
@@ -154,16 +160,27 @@ class Bounds:
         if low is not None and low >= 0:
             return True
         if depth:
-            named = terms.keys()
+            first = self.cancelling(terms)
             for scope in self.scopes:
                 for fact in scope.facts:
                     if self.equal and not self.equal.keys().isdisjoint(fact[1]):
                         fact = self.normal(fact)
-                    shared = [terms[v] // k for v, k in fact[1].items() if v in named]
+                    shared = [terms[v] // k for v, k in fact[1].items() if v in first and terms[v] * k > 0]
                     for times in {1, *(n for n in shared if n > 1)} if shared else ():
                         if self.nonnegative(affine_add(affine, fact, -times), depth - 1, 0):
                             return True
         return cases > 0 and self.with_either(affine, cases - 1)
+
+    def cancelling(self, terms: Mapping[Var, int]) -> Collection[Var]:
+        """Of the variables of an integer those of which a fact must cancel one for a proof to begin with that fact:
+        one that makes the integer as negative as it likes, where the end of a loop does not cancel that; else any."""
+        for v, k in terms.items():
+            if v in self.counts or k > 0 and v in self.sizes or v in self.ends or v in self.choices or self.equal:
+                continue
+            op = self.definitions.get(v)
+            if op is None or op.name not in ("*", "max"):
+                return (v,)
+        return terms.keys()
 
     def with_either(self, affine: Affine, cases: int) -> bool:
         """Whether an affine integer in which there is one of two others is >= 0 with either of the two."""

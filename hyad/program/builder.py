@@ -1086,7 +1086,7 @@ class Builder(Bounds):
         index = Var(index_name, INT, self.span, True, soft)
         known = self.representative(count)
         count = known if type(known) is Const and not self.plain else count  # as a check before has found
-        self.counts[index] = count
+        self.counted(index, count)
         accs = tuple(
             Var(acc_names[k] if k < len(acc_names) else "acc", type_of(z), self.span, k < len(acc_names))
             for k, z in enumerate(inits)
