@@ -156,31 +156,35 @@ class Bounds:
             return True  # a sum of what is never negative, as most subscripts are
         if not terms:
             return False
-        low = self.lower_bound(affine)
-        if low is not None and low >= 0:
-            return True
+        hard = self.hard(terms)
+        if hard is None:
+            low = self.lower_bound(affine)
+            if low is not None and low >= 0:
+                return True
         if depth:
-            first = self.cancelling(terms)
+            first = terms.keys() if hard is None else {hard}  # a proof begins with what cancels one of these
             for scope in self.scopes:
                 for fact in scope.facts:
                     if self.equal and not self.equal.keys().isdisjoint(fact[1]):
                         fact = self.normal(fact)
+                    if first.isdisjoint(fact[1]):
+                        continue
                     shared = [terms[v] // k for v, k in fact[1].items() if v in first and terms[v] * k > 0]
                     for times in {1, *(n for n in shared if n > 1)} if shared else ():
                         if self.nonnegative(affine_add(affine, fact, -times), depth - 1, 0):
                             return True
         return cases > 0 and self.with_either(affine, cases - 1)
 
-    def cancelling(self, terms: Mapping[Var, int]) -> Collection[Var]:
-        """Of the variables of an integer those of which a fact must cancel one for a proof to begin with that fact:
-        one that makes the integer as negative as it likes, where the end of a loop does not cancel that; else any."""
+    def hard(self, terms: Mapping[Var, int]) -> Var | None:
+        """Of the variables of an integer one that makes it as negative as it likes, where the end of no loop cancels
+        that: only another thing that is known can. None where there is none."""
         for v, k in terms.items():
             if v in self.counts or k > 0 and v in self.sizes or v in self.ends or v in self.choices or self.equal:
                 continue
             op = self.definitions.get(v)
             if op is None or op.name not in ("*", "max"):
-                return (v,)
-        return terms.keys()
+                return v
+        return None
 
     def with_either(self, affine: Affine, cases: int) -> bool:
         """Whether an affine integer in which there is one of two others is >= 0 with either of the two."""
