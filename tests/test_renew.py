@@ -386,3 +386,34 @@ def test_slices_are_changed_where_they_lie(name: str) -> None:
     if in_place:  # its gradient remembers what it was, and changes it where it lies as well
         text = hyad.show(hyad.grad(f, wrt="a"), "c", args=args)
         assert "swap" not in text[text.index("restrict work)") :]
+
+
+#: How a system is solved from its last row up, and whether that needs a copy of what it starts from.
+BACKWARDS = {
+    "itself": ("(- (get d i) (* c (get x (+ i 1))))", False),
+    "and the last, which stays": ("(- (get d i) (* c (+ (get x (+ i 1)) (get x (- n 1)))))", False),
+    "one that has been changed": ("(- (get d i) (* c (get d (+ i 1)) (get x (+ i 1))))", True),
+}
+
+
+@pytest.mark.parametrize("name", BACKWARDS)
+def test_an_array_that_is_read_as_it_was_and_as_it_is(name: str) -> None:
+    """Where it is read as it was an element is not changed yet: several rows are solved side by side without a copy."""
+    value, copied = BACKWARDS[name]
+    f = hyad.model(
+        f"""(fn [#^ (Mat m n) u c]
+          (let [back (fn [row]
+                       (let [d (scan (fn [s e] (+ e (* c s))) 0.0 row)]
+                         (ifold (fn [x k] (let [i (- n 2 k)] (update x i {value}))) d (- n 1))))]
+            (sum (square (map back u)))))""",
+        namespace={},
+    )
+    rng = np.random.default_rng(7)
+    for m, n in ((8, 5), (17, 9), (3, 1), (9, 2)):
+        u = rng.uniform(-1, 1, (m, n))
+        g = hyad.compile(f, args=(u, 0.3))
+        assert g(u, 0.3) == pytest.approx(hyad.run(f, u, 0.3), rel=1e-13)
+        assert g(u, 0.3) == pytest.approx(hyad.compile(f, args=(u, 0.3), without="renew")(u, 0.3), rel=1e-13)
+    assert hyad.check_grad(f, (rng.uniform(-1, 1, (9, 4)), 0.3))
+    side_by_side = g.source.split("HYAD_LANES")[1:]
+    assert len(side_by_side) > 2 and any("memcpy" in part for part in side_by_side[1:3]) == copied

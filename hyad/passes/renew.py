@@ -222,7 +222,9 @@ def own_elements(
     indices = (*indices, op.index)
     integers = {**integers} | {x.vars[0]: x.op for x in body.binds if type(x.op) is Prim and x.vars[0].type == INT}
     maker = next((x for x in body.binds if result in x.vars), None)
-    if maker is None or sum(acc in reads(x) for x in body.binds) != 1 or acc not in reads(maker):
+    if maker is None or acc not in reads(maker):
+        return None
+    if not all(is_number_of(x, acc) for x in body.binds if x is not maker and acc in reads(x)):
         return None
     if body.results.count(result) != 1 or op.snapshots is not None:
         return None
@@ -282,6 +284,12 @@ def own_elements(
         return None
     binds = [*(x for x in whole.binds if maker.vars[0] not in x.vars), maker]  # when all has been read
     return with_blocks(op, [Block(tuple(binds), body.results)])  # type: ignore[return-value]
+
+
+def is_number_of(bind: Bind, array: Var) -> bool:
+    """Whether a binding is a number that is read of an array."""
+    number = type(bind.op) is Prim and bind.op.name == "get" and bind.op.args[0] is array
+    return number and isinstance(bind.vars[0].type, Scalar) and array not in bind.op.args[1:]  # type: ignore[union-attr]
 
 
 def never_zero(gap: Affine, counting: set[Var]) -> bool:
