@@ -5,7 +5,7 @@ Integers are compared in affine normal form. Every answer is a proof: a subscrip
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
