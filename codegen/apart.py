@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from hyad.core import INT, REAL, Arr, Atom, Bind, Const, If, Loop, Prim, Scalar, Var, all_binds, blocks_of, reads
+from hyad.passes.eights import WIDE
 from hyad.passes.lanes import LANES as NUMBER_OF_LANES
 from hyad.passes.strands import STRANDS
 from hyad.program.affine import affine_in, never_equal
@@ -59,7 +60,10 @@ def in_lanes(op: Loop, math: str = "libm") -> bool:
     calls = math == "vector" and 0 < count <= 4 * NUMBER_OF_LANES
     across = bool(op.accs) and all(isinstance(r.type, Scalar) for r in op.body.results if isinstance(r, Var))
     return plain and (
-        count in (STRANDS, NUMBER_OF_LANES) and not across or calls and any(b.op.name in KERNELS for b in op.body.binds)
+        count in (STRANDS, NUMBER_OF_LANES, WIDE)
+        and not across
+        or calls
+        and any(b.op.name in KERNELS for b in op.body.binds)
     )
 
 

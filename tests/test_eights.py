@@ -198,3 +198,40 @@ def test_left_alone(name: str) -> None:
     f = hyad.model(ALONE[name])
     for g in (f, hyad.grad(f, wrt=0)):
         assert "eights" not in hyad.explain(g).fired()
+
+
+#: Iterations that have nothing to do with one another, and how many go at once: sixteen where each waits for what it
+#: has computed last, eight where that takes no longer than the work of eight.
+PRIVATE = {
+    "systems": ("""(fn [c #^ (Mat n m) u]
+        (map (fn [row] (let [d (scan (fn [s e] (/ (+ e (* c s)) (+ 2.0 c))) 0.0 row)]
+                         (ifold (fn [x k] (let [i (- m 2 k)] (update x i (- (get d i) (* c (get x (+ i 1)))))))
+                                d (- m 1)))) u))""", 16),
+    "fractions": ("""(fn [c #^ (Mat n m) u]
+        (map (fn [row] (fold (fn [f a] (/ a (+ c f))) 1.0 row)) u))""", 16),
+    "two turns": ("""(fn [c #^ (Mat n m) u]
+        (map (fn [row] (scan (fn [s e] (let [p (* s e) q (+ p (* c e e e e)) r (* q q e e)] (- (* r 0.1) (* c p q))))
+                             1.0 row)) u))""", 8),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PRIVATE)
+def test_the_last_ones_repeat_the_last_iteration(name: str) -> None:
+    """To the last bit, whatever there is to be done: none is done alone."""
+    text, lanes = PRIVATE[name]
+    f = hyad.model(text, namespace={})
+    g = hyad.grad(hyad.model(f"(fn [c u] (sum (square ({text} c u))))", namespace={}), wrt=("c", "u"))
+    here, plain = (memoised.compile(f, "python", without=off) for off in ((), (*OFF, "lanes")))
+    compiled, slopes, one_by_one = memoised.compile(f), memoised.compile(g), memoised.compile(g, without=OFF)
+    for n, m in ((0, 3), (1, 4), (7, 1), (8, 5), (15, 2), (16, 5), (17, 6), (33, 3), (3, 0)):
+        u = np.random.default_rng(n).uniform(-1, 1, (n, m))
+        if n == 17:
+            u[16, 2] = np.nan  # stays in the lanes that repeat it
+        got = here(0.3, u)
+        np.testing.assert_array_equal(got, plain(0.3, u))
+        np.testing.assert_allclose(compiled(0.3, u), got, rtol=1e-12)
+        if n != 17:
+            np.testing.assert_allclose(flat(slopes(0.3, u)), flat(one_by_one(0.3, u)), rtol=1e-10, atol=1e-13)
+    loops = [x.op for x in all_binds(f.optimised(f.specs((0.3, u))).body) if type(x.op) is Loop]
+    counts = {x.count.value for x in loops if type(x.count) is Const}
+    assert lanes in counts

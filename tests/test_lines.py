@@ -279,7 +279,10 @@ def test_rows_are_turned_once() -> None:
     f = model("there and back", "neighbours")
     program = f.optimised(f.specs(given(16, 6)))
     lanes = [x.op for x in all_binds(program.body) if type(x.op) is Loop and x.op.index.name == "lane"]
-    assert lanes and all(type(x.op) is Prim for loop in lanes[:1] for x in loop.body.binds)
+    steps = [loop for loop in lanes if all(type(x.op) is Prim for x in loop.body.binds)]
+    looks = [(loop, x.op.args) for loop in steps for x in loop.body.binds if x.op.name == "get"]
+    assert len(steps) > 1 and all(at[-1] is loop.index for loop, at in looks if loop.index in at)
+    assert sum(loop not in steps for loop in lanes) == 2  # into the lanes, and out of them
 
 
 SMOOTHER = """(fn [#^ (Vec t) y #^ Real q #^ Real r]

@@ -39,6 +39,7 @@ from .nests import FAR, Steps, accesses
 START = integer(0)
 CHAIN = 8  # in additions of throughput: what an operation costs that waits for the one before
 WIDTH = 4  # numbers that one instruction takes
+WIDE = 2 * LANES  # iterations at once, where those of one register wait for it
 APART = 14  # in additions: eight numbers that do not lie side by side, read or written
 GATHERED = 24  # and those of one row, to be found by eight subscripts
 ACROSS = 8  # in additions: the sum of the lanes, added to an element
@@ -54,6 +55,8 @@ class Eights(Rebuild):
     ``f`` added to an element of ``g``; the iterations that are left follow one by one. So are recurrences along rows
     that change in place, a tridiagonal system for each line say: the rows that they begin with are made before, as they
     would be without lanes, and eight at once are turned so that their elements lie side by side.
+    Of iterations that share nothing the last eight are never fewer: their last lanes repeat the last iteration, and
+    nobody looks at them. Sixteen of these go at once where eight would wait for the number that comes next.
     Design decision: a recurrence is computed as it is written, and what is added in a user's order is added in it. A C
     compiler makes no vectors of a loop whose steps wait for one another; eight of them that do not are two vectors. Of
     differentiation's own sums each lane has one, or its terms are added in halves.
@@ -81,7 +84,10 @@ class Eights(Rebuild):
 
     def split(self, bind: Bind, op: Loop, plan: Plan) -> None:
         """Whole eights, then what is left."""
-        b, count, eight = self.b, self.b.trips(self.atom(op.count)), integer(LANES)
+        b, count, eight = self.b, self.b.trips(self.atom(op.count)), integer(plan.lanes)
+        if plan.private:
+            self.padded(bind, op, plan, count)
+            return
         tiles = b.prim("//", count, eight)
         done = b.prim("*", eight, tiles)
         left = b.prim("-", count, done)
@@ -115,19 +121,43 @@ class Eights(Rebuild):
         b.span = bind.span
         self.define(bind, made)
 
+    def padded(self, bind: Bind, op: Loop, plan: Plan, count: Atom) -> None:
+        """As many eights as there are, the last of which repeats the last iteration."""
+        b, eight = self.b, integer(plan.lanes)
+        tiles = b.prim("//", b.prim("+", count, integer(plan.lanes - 1)), eight)
+        last = b.prim("-", count, integer(1))
+        if type(tiles) is Var:
+            b.sizes.add(tiles)
+        state, names, accs = self.filling(op, bind)
+        before = self.rows(op, plan, op.count) if self.kept(op) else {}
+
+        def tile(q: Atom, *state: Atom):
+            first = b.prim("*", eight, q)
+            left = b.prim("min", eight, b.prim("-", count, first))
+            if type(left) is Var:
+                b.sizes.add(left)
+            apart = before or self.rows(op, plan, eight, first, last)
+            place = first if before else START
+            return Eight(b, self, op, plan, first, apart, place, last, left).iteration(state), ()
+
+        made = b.loop(tiles, state, tile, names, "tile", accs)
+        b.span = bind.span
+        self.define(bind, made)
+
     def kept(self, op: Loop) -> bool:
         """Whether there are as many rows as iterations anyway: the rows that these begin with are made before all."""
         if any(isinstance(type_of(r), Arr) for r in op.body.results[len(op.accs) :]):
             return True
         return any(isinstance(a.type, Arr) and a.type.rank > 1 and a.type.dims[0] is op.count for a in op.accs)
 
-    def rows(self, op: Loop, plan: Plan, count: Atom, first: Atom = START) -> dict[Var, Atom]:
-        """The rows that so many iterations begin with, one by one."""
+    def rows(self, op: Loop, plan: Plan, count: Atom, first: Atom = START, last: Atom | None = None) -> dict[Var, Atom]:
+        """The rows that so many iterations begin with, one by one; of none after the ``last``."""
         if not plan.apart:
             return {}
 
         def row(i: Atom):
-            self.here[op.index] = self.b.prim("+", first, i)
+            at = self.b.prim("+", first, i)
+            self.here[op.index] = at if last is None else self.b.prim("min", at, last)
             return (), self.block(slice_of(op.body, plan.apart))
 
         names = [v.name for v in plan.apart]
@@ -139,8 +169,9 @@ def all_of_them(op: Loop, plan: Plan) -> bool:
 
 
 def in_part(op: Loop, plan: Plan) -> bool:
-    """Whether ``Lanes`` would take but a part of what an iteration does: the rest adds to what all of them share."""
-    return bool(plan.sums or plan.shared) and ahead(op) is not None
+    """Whether ``Lanes`` would take but a part of what an iteration does, the rest adds to what all of them share; or
+    eight, where sixteen pay."""
+    return bool(plan.sums or plan.shared or plan.lanes > LANES) and ahead(op) is not None
 
 
 def halves(b: Builder, terms: Sequence[Atom]) -> Atom:
@@ -157,7 +188,8 @@ class Plan:
     the accumulators that each lane has its own of; ``varying``, what differs between lanes; ``soft``, the terms that
     may be added in any order; ``shared``, the versions of arrays that all iterations add to; ``rows``, those that are
     stacked as they are written down, number by number; ``apart``, those that are made before and change in the lanes;
-    ``copied``, those of arrays that are there anyway."""
+    ``copied``, those of arrays that are there anyway. ``private``: no iteration has anything to do with another one;
+    ``lanes``, how many go at once."""
 
     early: list[Bind]
     late: list[Bind]
@@ -168,6 +200,8 @@ class Plan:
     rows: dict[Atom, Prim]
     apart: list[Var]
     copied: dict[Atom, Prim]
+    private: bool
+    lanes: int
 
     def numbers(self) -> list[Atom]:
         """What the rows consist of."""
@@ -177,12 +211,23 @@ class Plan:
 class Eight(Rebuild):
     """Emits eight iterations from ``first`` on. ``lanes``: the arrays that hold what differs between them, whose last
     dimension is the lane; an array of the iteration has the others before. ``apart`` has rows that they begin with,
-    from ``at`` on."""
+    from ``at`` on. There are ``left`` of them, and the others repeat the ``last``; all, where it is None."""
 
     def __init__(
-        self, b: Builder, around: Rebuild, op: Loop, plan: Plan, first: Atom, apart: Mapping[Var, Atom], at: Atom
+        self,
+        b: Builder,
+        around: Rebuild,
+        op: Loop,
+        plan: Plan,
+        first: Atom,
+        apart: Mapping[Var, Atom],
+        at: Atom,
+        last: Atom | None = None,
+        left: Atom | None = None,
     ) -> None:
         super().__init__(b)
+        self.eight, self.last = integer(plan.lanes), last
+        self.left = self.eight if left is None else left
         self.here = dict(around.here)
         self.op, self.plan, self.first = op, plan, first
         self.apart, self.place = apart, at
@@ -209,18 +254,21 @@ class Eight(Rebuild):
             return self.block(Block(tuple(self.plan.late), tuple(results))), ()
 
         around = self.here
-        made = self.b.loop(
-            integer(LANES), self.atoms(accs), one, [a.name for a in accs], "lane", [a.name for a in accs]
-        )
+        made = self.b.loop(self.eight, self.atoms(accs), one, [a.name for a in accs], "lane", [a.name for a in accs])
         self.here = around
         return made
 
     def at(self, lane: Atom, wanted: Sequence[Atom]) -> None:
         """What is known in a loop over the lanes: scalars of its lane, among them the index."""
-        self.here = {**self.here, self.op.index: self.b.prim("+", self.first, lane)}
+        self.here = {**self.here, self.op.index: self.index(self.first, lane)}
         for a in dict.fromkeys(wanted):
             if a in self.lanes and isinstance(type_of(a), Scalar):
                 self.here[a] = self.b.get(self.lanes[a], lane, hint=a.name)  # type: ignore[index, union-attr]
+
+    def index(self, first: Atom, lane: Atom) -> Atom:
+        """The index of a lane; of one that repeats the last iteration that one's."""
+        at = self.b.prim("+", first, lane)
+        return at if self.last is None else self.b.prim("min", at, self.last)
 
     def stacks(self, stacked: Sequence[Atom], arrays: Sequence[Atom]) -> Sequence[Atom]:
         """Puts what the iterations stack in its place."""
@@ -229,11 +277,11 @@ class Eight(Rebuild):
 
         def one(lane: Atom, *now: Atom):
             self.at(lane, [*stacked, *self.plan.numbers()])
-            i = self.here[self.op.index]
+            i = self.here[self.op.index] = self.b.prim("+", self.first, lane)  # which is one of those that there are
             return [self.b.update(a, [i], self.row(r, lane)) for a, r in zip(now, stacked)], ()
 
         around, names = self.here, [getattr(r, "name", "t") for r in stacked]
-        made = self.b.loop(integer(LANES), arrays, one, names, "lane", names)
+        made = self.b.loop(self.left, arrays, one, names, "lane", names)
         self.here = around
         return made
 
@@ -271,7 +319,7 @@ class Eight(Rebuild):
                 self.loop_in_lanes(bind, op)
             elif type(op) is Prim and op.name in ("zeros", "undef") and bind.vars[0] in self.plan.varying:
                 t = self.type(bind.vars[0].type)  # type: ignore[arg-type]
-                t = Arr(t.elem, (*t.dims, integer(LANES)))  # type: ignore[union-attr]
+                t = Arr(t.elem, (*t.dims, self.eight))  # type: ignore[union-attr]
                 self.lanes[bind.vars[0]] = self.b.zeros(t) if op.name == "zeros" else self.b.undef(t)
             elif changes(bind) and op.args[0] in self.plan.shared:  # type: ignore[union-attr]
                 adding.append(bind)
@@ -289,17 +337,23 @@ class Eight(Rebuild):
 
     def turned(self, bind: Bind, row: Var) -> Atom:
         """Eight rows, so that the elements of one place lie side by side."""
-        b, around = self.b, self.here
+        b, around, t = self.b, self.here, self.type(row.type)
+        assert isinstance(t, Arr)
 
-        def element(j: Atom, lane: Atom) -> Atom:
+        def lay(lane: Atom, made: Atom):
             if row in self.apart:
-                return b.get(self.apart[row], b.prim("+", self.place, lane), j)
-            self.at(lane, ())
-            array, *at = bind.op.args  # type: ignore[union-attr]
-            return b.get(self.atom(array), *self.atoms(at), j)
+                at = [self.apart[row], lane if self.place is START else self.index(self.place, lane)]
+            else:
+                self.at(lane, ())
+                at = self.atoms(bind.op.args)  # type: ignore[union-attr]
 
-        (size,) = self.type(row.type).dims  # type: ignore[union-attr, arg-type]
-        made = b.build(size, lambda j: b.build(integer(LANES), lambda lane: element(j, lane)), hint=row.name)
+            def element(j: Atom, made: Atom):
+                return [b.update(made, [j, lane], b.get(*at, j))], ()
+
+            return b.loop(t.dims[0], [made], element, [row.name], "j", [row.name]), ()
+
+        empty = b.undef(Arr(t.elem, (*t.dims, self.eight)))
+        (made,) = b.loop(self.eight, [empty], lay, [row.name], "lane", [row.name])
         self.here = around
         return made
 
@@ -334,7 +388,7 @@ class Eight(Rebuild):
 
         names = [a.name for a in (*accs, *arrays, *outs)]  # type: ignore[union-attr]
         states = [self.lanes[a] for a in (*accs, *arrays)]
-        made = b.loop(integer(LANES), states, body, names, "lane", names[: len(states)])
+        made = b.loop(self.eight, states, body, names, "lane", names[: len(states)])
         self.here = around
         found = dict(zip((*accs, *arrays), made))
         changed: dict[Atom, Atom] = {v: found[root] for root, v in last.items()}
@@ -372,11 +426,11 @@ class Eight(Rebuild):
                     return [change(array, self.atoms(at), value)], ()
 
                 around = self.here
-                (made,) = b.loop(integer(LANES), [self.atom(a)], one, [v.name], "lane", [v.name])
+                (made,) = b.loop(self.eight, [self.atom(a)], one, [v.name], "lane", [v.name])
                 self.here, b.soft = {**around, v: made}, False
                 continue
             lanes, at = self.lanes.get(value), self.atoms(at)
-            terms = [self.atom(value) if lanes is None else b.get(lanes, integer(k)) for k in range(LANES)]
+            terms = [self.atom(value) if lanes is None else b.get(lanes, integer(k)) for k in range(self.plan.lanes)]
             array = self.atom(a)
             for term in [halves(b, terms)] if x.soft and value in self.plan.soft else terms:
                 array = b.add_at(array, at, term, v.name)
@@ -388,8 +442,8 @@ class Eight(Rebuild):
         if z in self.lanes:
             return self.lanes[z]
         if type(z) is Const and z.value == 0 and not str(z.value).startswith("-"):
-            return self.b.zeros(Arr(t, (integer(LANES),)))
-        return self.b.build(integer(LANES), lambda lane: self.b.to_real(self.atom(z)) if t == REAL else self.atom(z))
+            return self.b.zeros(Arr(t, (self.eight,)))
+        return self.b.build(self.eight, lambda lane: self.b.to_real(self.atom(z)) if t == REAL else self.atom(z))
 
     def loop_in_lanes(self, bind: Bind, op: Loop) -> None:
         b, width, varying = self.b, len(op.accs), self.plan.varying
@@ -425,11 +479,18 @@ def changes(bind: Bind) -> bool:
 
 @dataclass
 class Cost:
-    """What eight iterations cost, in additions: ``plain``, one by one or four at once, and ``lanes``."""
+    """What eight iterations cost, in additions: ``plain``, one by one or four at once, ``lanes``, all at once, and
+    ``wide``, sixteen at once."""
 
     plain: float = 0.0
     lanes: float = 0.0
+    wide: float = 0.0
     recurs: bool = False  # a number is made of that of the step before otherwise than by adding to it
+
+    def turn(self, numbers: int) -> None:
+        """Adds what it costs to lay so many numbers of each iteration side by side, or apart."""
+        self.lanes += APART * numbers
+        self.wide += APART * numbers
 
 
 class Known:
@@ -516,7 +577,7 @@ class Known:
         """Rows that are copied to the lanes: there they change in place."""
         for v in rows:
             self.version(v, v)
-            self.cost.lanes += APART * USUAL
+            self.cost.turn(USUAL)
 
     def readable(self, a: Atom) -> bool:
         """Whether an array is one that the iterations do not share, and not an old version of it."""
@@ -532,7 +593,7 @@ class Known:
         if not isinstance(type_of(x), Scalar):  # each lane has a row of its own
             if a not in self.shared or self.op.index not in at or x not in self.local or type_of(x).rank > 1 or loops:
                 return False
-            self.cost.lanes += APART * USUAL
+            self.cost.turn(USUAL)
         if a in self.shared and self.op.index not in at:
             free = bind.soft and x in self.soft
             if op.name == "update" or self.varying.intersection(at) and not free:
@@ -625,7 +686,9 @@ class Known:
         plain = max(steps, (LANES if recurs else LANES / WIDTH) * work)
         self.cost.recurs |= recurs
         self.cost.plain += weight * (plain + LANES / WIDTH * across)
-        self.cost.lanes += weight * max(CHAIN * chain, LANES / WIDTH * work + apart + ACROSS * across)
+        each = LANES / WIDTH * work + apart + ACROSS * across
+        self.cost.lanes += weight * max(CHAIN * chain, each)
+        self.cost.wide += weight * max(CHAIN * chain / 2, each)
 
     def reads_back(self, op: Loop, read: Prim) -> bool:
         """Whether a loop reads an element of an array of the iteration that an iteration of its own before has changed:
@@ -689,10 +752,26 @@ def plan_of(op: Loop, steps: Steps, jammed: bool) -> Plan | None:
     if any(r in after or isinstance(type_of(r), Arr) and r not in {*known.local, *rows} for r in results[width:]):
         return None
     made = sum(isinstance(type_of(r), Arr) and r not in rows for r in results[width:])
-    known.cost.lanes += APART * (USUAL * made + sum(len(row.args) for row in rows.values()))
-    if not known.cost.recurs or known.cost.lanes >= WORTH * known.cost.plain:
+    cost = known.cost
+    cost.turn(USUAL * made + sum(len(row.args) for row in rows.values()))
+    if not cost.recurs or cost.lanes >= WORTH * cost.plain:
         return None
-    return Plan(early, late, sums, known.varying, known.soft, known.shared, rows, known.apart, known.copied)  # type: ignore[arg-type]
+    private = not op.accs
+    many = type(op.count) is not Const or op.count.value >= 2 * WIDE
+    lanes = WIDE if private and many and cost.wide < WORTH * cost.lanes else LANES
+    return Plan(
+        early,
+        late,
+        sums,
+        known.varying,
+        known.soft,
+        known.shared,
+        rows,
+        known.apart,
+        known.copied,
+        private,
+        lanes,  # type: ignore[arg-type]
+    )
 
 
 def literal_row(bind: Bind, op: Loop) -> bool:

@@ -731,7 +731,7 @@ def eights(program: Program) -> Program:
 
 
 def whole_eights(program: Program) -> Program:
-    """Runs eight iterations at once, as ``eights`` does, of loops of which ``lanes`` would take but a part."""
+    """Runs as many iterations at once as ``eights`` does, of loops of which ``lanes`` would take less."""
     return in_eights(program, in_part)
 
 
