@@ -124,7 +124,8 @@ class Model:
         return tuple(self._options.get("without", ()))
 
     def without(self, names: str | Sequence[str]) -> Model:
-        """This model, made without some optimisations, one or several; raises ``HyadError`` for a name that is none."""
+        """This model, made without some optimisations, one or several, as is what is derived from it; raises
+        ``HyadError`` for a name that is none."""
         from .switches import chosen
 
         return self.with_options({**self._options, "without": chosen(names)})
@@ -700,4 +701,6 @@ def derived(operator: str, f: Any, wrt: Any = None, encoding: str = "record") ->
     made = Model(Derived(operator, base.value, wrt, encoding), f"{base.name}-{operator}", base.span, None)
     made.__doc__ = f"{operator} of {base.name}" + (f" by {wrt}" if wrt is not None else "")
     made.base = base  # type: ignore[attr-defined]
+    if base.off:  # what is switched off for a model is for what is made of it
+        made._options = {"without": base.off}
     return made

@@ -368,7 +368,7 @@
     (get v at)
     (let [n (size-of (len v) dims k first)]
       (build n (fn [i] (reshape-from v dims (+ k 1) first (+ (* at n) i)))))))
-(defmodel range-step [k] "the step of a range, which is not 0" (do (require-below 0 (* k k)) k))
+(defmodel range-step [k] "the step of a range, which is not 0" (do (require-below 0 (abs k)) k))
 (defmodel gather [v at] "the elements at some indices"
   (if (num? at) (get v at) (map (fn [i] (gather v i)) at)))
 (defmodel gather/3 [a i j] "the elements at pairs of indices, which are broadcast" (along-pairs a (+ i (* 0 j)) (+ j (* 0 i))))

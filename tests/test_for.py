@@ -99,7 +99,8 @@ def test_gradients() -> None:
         ("(for [i (range 3)])", "for takes names and what they go through"),
         ("(for [i (range 3) :if x] x)", "no such clause"),
         ("(for [i (range 0 3 x)] x)", "number, not an integer"),
-        ("(for [i (range 0 3 0)] x)", "the step of a range is an integer, not 0"),
+        ("(for [i (range 0 3 0)] x)", "the step of a range is 0"),
+        ("(for [i (range 0 3 0.5)] x)", "the step of a range is not an integer"),
         ("(for [#(i #(a b)) (enumerate (zip [x]))] x)", "2 names for 1 arrays"),
         ("(for [#(a b c) (zip [x] [x])] x)", "3 names for 2 arrays"),
         ("(for [a (enumerate [x])] x)", r"nothing binds `enumerate`(?s:.)*\(for \[#\(i x\) \(enumerate v\)\]"),
@@ -121,8 +122,14 @@ def test_a_range_with_a_step_that_a_call_gives(bounds: tuple[int, int, int]) -> 
     assert both(text, v, *bounds) == wanted
     np.testing.assert_array_equal(hyad.grad(hyad.model(text), wrt="v")(v, *bounds), slopes)
     for call in (hyad.model(text), lambda *args: hyad.run(hyad.model(text), *args)):
-        with pytest.raises(hyad.HyadError, match="range-step"):
+        with pytest.raises(hyad.HyadError, match="the step of a range is 0"):
             call(v, 0, 3, 0)
+
+
+@pytest.mark.parametrize("step", [2**31, 3037000500, 2**32, 2**62, -(2**32)])
+def test_a_range_with_a_large_step(step: int) -> None:
+    text = "(fn [v #^ Int k] (let [s (ref 1.0)] (for [i (range 1 3 k)] (set! s (+ (get v i) (deref s)))) (deref s)))"
+    assert both(text, np.arange(3.0), step) == (2.0 if step > 0 else 1.0)
 
 
 def test_several_arrays_with_their_indices() -> None:

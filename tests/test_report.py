@@ -254,6 +254,10 @@ def test_a_model_without_keeps_that():
     assert sum(type(b.op) is Loop for b in hyad.compile(f, args=(X,)).program.body.binds) == 1
     with pytest.raises(HyadError, match="no optimisation 'fuze'"):
         f.without("fuze")
+    for derive in (hyad.grad, hyad.hessian, lambda less: hyad.grad(hyad.grad(less), wrt="v")):
+        assert derive(f.without("fuse")).off == ("fuse",) and derive(f).off == ()
+    sources = [hyad.compile(g, args=(X,)).source for g in (hyad.grad(f.without("fuse")), hyad.grad(f).without("fuse"))]
+    assert sources[0] == sources[1] != hyad.compile(hyad.grad(f), args=(X,)).source
 
 
 def test_a_stage_without():

@@ -208,6 +208,7 @@ _INSIDE = (
     ),
     ("arange", "does not hold|is not less", "a step of `arange` is 0", None),
     ("slice", "does not hold|is not less", "a step of `slice` is 0", None),
+    ("range-step", "does not hold|is not less", "the step of a range is 0", None),
     ("convolve", "does not hold|is not less", "`convolve` of an array without elements", None),
     ("quantile", "outside|q-from", "`quantile` takes parts from 0 to 1, of an array with elements", None),
     ("percentile", "outside|q-from", "`percentile` takes parts from 0 to 100, of an array with elements", None),

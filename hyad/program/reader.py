@@ -730,7 +730,8 @@ class _Reader:
             written = source.value[3]
             by = self.expression(written)
             if type(by) is Const and (type(by.value) is not int or by.value == 0):
-                raise ReadError("the step of a range is an integer, not 0", written.span, "`(range 0 n 2)`")
+                said = "0" if by.value == 0 else "not an integer"
+                raise ReadError(f"the step of a range is {said}", written.span, "`(range 0 n 2)`")
             if type(by) is not Const:
                 by = self.emit(Call(Global("range-step"), (by,), (written.span,)), written.span)
         width = by.value if type(by) is Const else None
