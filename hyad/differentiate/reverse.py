@@ -51,6 +51,7 @@ from ..program.builder import Builder
 from ..program.names import adjoint
 from ..program.primitives import PRIMITIVES
 from ..program.rebuild import Rebuild
+from ..program.sink import reads_first
 from .activity import activity, differentiable
 from .adjoints import add, add_at, pack, unpack, vanishes, zero
 from .backpropagators import Back
@@ -199,7 +200,7 @@ class Reverse(Rebuild):
         around, self.apart = self.apart, apart
         before, self.again = self.again, self.again or again
         soft = self.b.soft
-        for bind in block.binds:
+        for bind in reads_first(block.binds):
             self.b.span, self.b.soft = bind.span, bind.soft
             if record and bind.vars and type(bind.op) is Loop:
                 self.stacks = {v: record[v] for v in bind.vars if v in record}

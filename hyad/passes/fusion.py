@@ -48,7 +48,7 @@ from ..program.dead import has_checks, tidy
 from ..program.loops import CALL, CHEAP, Use, array_uses, cost_of, read_of, slice_of
 from ..program.primitives import PRIMITIVES
 from ..program.rebuild import Rebuild
-from ..program.sink import sink_block
+from ..program.sink import changed_by, sink_block
 from .checks import Around, Match, Once, in_range
 from .diagonals import diagonals_cost
 from .tables import affine_of, sums_in
@@ -82,6 +82,7 @@ class Fuse(Rebuild):
         self.zeros = {b.vars[0] for b in all_binds(block) if type(b.op) is Prim and b.op.name == "zeros"}
         self.depth = 0
         self.looking = False  # nothing is made yet
+        self.stale = stale(block)
 
     def bind(self, bind: Bind) -> None:
         op = bind.op
@@ -274,7 +275,7 @@ class Fuse(Rebuild):
     def fusible(self, bind: Bind, op: Loop) -> int:
         """How many subscripts of every reading of a build are put in place of its indices: 0 if it stays."""
         uses = [(k, u) for k, v in enumerate(bind.vars) for u in self.uses.get(v, ())]
-        if not uses or any(not u.subscripts for _, u in uses):
+        if not uses or any(not u.subscripts for _, u in uses) or bind in self.stale:
             return 0
         known = min(len(u.subscripts) for _, u in uses)  # type: ignore[arg-type]
         levels = min(known, *(depth_of(op, k) for k, _ in uses))
@@ -732,6 +733,41 @@ def arms_of(block: Block) -> dict[Var, dict[tuple[Atom, ...], set[Arm | None]]]:
 
     walk(block, None, ())
     return found
+
+
+def stale(block: Block) -> set[Bind]:
+    """The builds in a block, and in the regions in it, that read an array which has been changed when they are read:
+    put there they would read it as it was before, which would have to be copied as a whole. So they would where the
+    loop that changes it does so at several places."""
+    found: set[Bind] = set()
+    changes: dict[Atom, list[tuple[int, Bind]]] = {}
+    for k, x in enumerate(block.binds):
+        for a in changed_by(x):
+            changes.setdefault(a, []).append((k, x))
+        for inner in blocks_of(x.op):
+            found |= stale(inner)
+    if not changes:
+        return found
+    last = {a: k for k, x in enumerate(block.binds) for a in reads(x)}
+    roots: dict[Atom, set[Atom]] = {}  # the arrays that builds read, those that they would be put in place of as well
+    for x in block.binds:
+        if type(x.op) is not Loop or x.op.accs or not any(isinstance(v.type, Arr) for v in x.vars):
+            continue
+        read = {a for a in reads(x) if isinstance(type_of(a), Arr)}
+        read = read.union(*(roots[a] for a in read if a in roots))
+        roots.update(dict.fromkeys(x.vars, read))
+        end = max((last.get(v, -1) for v in x.vars), default=-1)
+        for k, change in (found_ for a in read for found_ in changes.get(a, ())):
+            if k < end or k == end and places(change.op) > 1:
+                found.add(x)
+    return found
+
+
+def places(op: Op) -> int:
+    """At how many places a loop changes arrays."""
+    return sum(
+        type(x.op) is Prim and x.op.name in ("update", "add-at") for block in blocks_of(op) for x in all_binds(block)
+    )
 
 
 def depth_of(loop: Loop, k: int) -> int:

@@ -33,6 +33,7 @@ from ..errors import Span
 from ..program.affine import Affine, affine_add
 from ..program.dead import has_checks
 from ..program.rebuild import rebuild
+from ..program.sink import reads_first
 from .history import remembered
 from .tables import affine_of
 
@@ -80,6 +81,7 @@ def aside(block: Block, params: set[Var]) -> Block:
         made = [aside(r, params) for r in regions]
         changed = any(r is not s for r, s in zip(made, regions))
         binds.append(Bind(x.vars, with_blocks(x.op, made), x.span, x.soft) if changed else x)
+    binds = [*reads_first(binds)]
     for change in [x for x in binds if type(x.op) is Prim and x.op.name in CHANGES and x.op.args[0] not in params]:
         binds = read_before(binds, change, block.results)
     return block if all(x is y for x, y in zip(binds, block.binds)) else Block(tuple(binds), block.results)

@@ -1,5 +1,5 @@
 """Let floating: a value that one branch alone reads is computed in that branch, and so is what comes after a branch,
-where the other one leaves everything as it is."""
+where the other one leaves everything as it is. What reads an array before it changes comes before the change."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from ..core import (
     BOOL,
     INT,
     REAL,
+    Arr,
     Atom,
     Bind,
     Block,
@@ -233,3 +234,53 @@ def idle(program: Program) -> Program:
     pass_ = Idle(Builder())
     made = taken(program, pass_)
     return sink(made) if pass_.found else program
+
+
+def reads_first(binds: Sequence[Bind]) -> Sequence[Bind]:
+    """The bindings of a block, in which what reads an array before it is changed comes before what changes it.
+
+    ``b = (update a i x); y = (f (get a j))``  =>  ``y = (f (get a j)); b = (update a i x)``.
+    Design decision: for reverse mode, which goes through them backwards: what the change gives to the adjoint of the
+    array is all of an array, and what is added to elements of it then is added in place. The other way round an array
+    of zeros but for these elements is added to another one. Checks that stand between are made before as well.
+    """
+    last = {a: k for k, x in enumerate(binds) for a in reads(x)}
+    for k, x in enumerate(binds):
+        old = changed_by(x)
+        if any(last[a] > k for a in old):
+            binds = before_change(binds, x, old)
+    return binds
+
+
+def changed_by(bind: Bind) -> set[Atom]:
+    """The arrays of which a binding makes others by changing elements, as an operation or a loop."""
+    op = bind.op
+    if type(op) is Prim:
+        return {op.args[0]} if op.name in ("update", "add-at") else set()
+    return {z for z in op.inits if isinstance(type_of(z), Arr)} if type(op) is Loop else set()
+
+
+def before_change(binds: Sequence[Bind], change: Bind, old: set[Atom]) -> Sequence[Bind]:
+    """The same for one change of some arrays."""
+    k = next(k for k, x in enumerate(binds) if x is change)
+    late, free, wanted = set(change.vars), [], []
+    for x in binds[k + 1 :]:
+        partial = type(x.op) is Check or effects(x.op)
+        if late.isdisjoint(reads(x)):
+            free.append((x, partial))
+            if not old.isdisjoint(reads(x)) and old.isdisjoint(changed_by(x)):
+                wanted.append(x)
+        elif partial:  # what is checked there may be what a later one needs
+            break
+        else:
+            late.update(x.vars)
+    if not wanted:
+        return binds
+    moved: set[Bind] = set()
+    needed: set[Atom] = set()
+    for x, partial in reversed(free):
+        if x in wanted or not needed.isdisjoint(x.vars) or partial and moved:
+            moved.add(x)
+            needed.update(reads(x))
+    first = [x for x in binds[k + 1 :] if x in moved]
+    return [*binds[:k], *first, change, *(x for x in binds[k + 1 :] if x not in moved)]
