@@ -181,5 +181,10 @@ def test_what_is_read_too_late() -> None:
     made = Bind((u,), Loop(n, i, (), (), Block((Bind((x,), Prim("get", (a, i))),), (x,))))
     through = Bind((w,), Loop(n, i, (), (), Block((Bind((x,), Prim("get", (u, i))),), (x,))))
     change, number = Bind((b,), Prim("update", (a, n, y))), Bind((x,), Prim("get", (w, i)))
-    assert stale(Block((made, through, change, number), (x, b))) == {through}
-    assert stale(Block((made, through, number, change), (x, b))) == set()
+    z = Var("z", REAL)
+    both = Bind((z,), Prim("get", (w, Var("j", INT))))
+    waits = Bind((Var("c", a.type),), Prim("update", (b, n, z)))
+    assert stale(Block((made, through, change, number), (x, b))) == set()  # it can be read before
+    row = Bind((Var("d", a.type),), Loop(n, i, (b,), (b,), Block((number, waits), ())))
+    assert stale(Block((made, through, change, row), (b,))) == {through}
+    assert stale(Block((made, through, both, change, waits), (b,))) == set()

@@ -736,20 +736,21 @@ def arms_of(block: Block) -> dict[Var, dict[tuple[Atom, ...], set[Arm | None]]]:
 
 
 def stale(block: Block) -> set[Bind]:
-    """The builds in a block, and in the regions in it, that read an array which has been changed when they are read:
-    put there they would read it as it was before, which would have to be copied as a whole. So they would where the
-    loop that changes it does so at several places."""
+    """The builds in a block, and in the regions in it, that read an array and are read where one that has been made of
+    it by changing elements is needed: put there they would read it as it was before, which would have to be copied as
+    a whole. So they would where the loop that changes it does so at several places."""
     found: set[Bind] = set()
-    changes: dict[Atom, list[tuple[int, Bind]]] = {}
+    changes: dict[Atom, list[int]] = {}
     for k, x in enumerate(block.binds):
         for a in changed_by(x):
-            changes.setdefault(a, []).append((k, x))
+            changes.setdefault(a, []).append(k)
         for inner in blocks_of(x.op):
             found |= stale(inner)
     if not changes:
         return found
     last = {a: k for k, x in enumerate(block.binds) for a in reads(x)}
     roots: dict[Atom, set[Atom]] = {}  # the arrays that builds read, those that they would be put in place of as well
+    after: dict[int, set[Atom]] = {}  # what is read where a change is needed, directly or not
     for x in block.binds:
         if type(x.op) is not Loop or x.op.accs or not any(isinstance(v.type, Arr) for v in x.vars):
             continue
@@ -757,9 +758,29 @@ def stale(block: Block) -> set[Bind]:
         read = read.union(*(roots[a] for a in read if a in roots))
         roots.update(dict.fromkeys(x.vars, read))
         end = max((last.get(v, -1) for v in x.vars), default=-1)
-        for k, change in (found_ for a in read for found_ in changes.get(a, ())):
-            if k < end or k == end and places(change.op) > 1:
+        for k in {k for a in read for k in changes.get(a, ()) if k <= end}:
+            if k == end:
+                late = places(block.binds[k].op) > 1
+            else:
+                after[k] = after[k] if k in after else {a for y in needing(block.binds, k) for a in reads(y)}
+                late = not after[k].isdisjoint(x.vars)
+            if late:
                 found.add(x)
+    return found
+
+
+def needing(binds: Sequence[Bind], k: int) -> list[Bind]:
+    """The bindings after one that need what it gives, directly or not; and the builds that these read."""
+    made, found = set(binds[k].vars), []
+    for x in binds[k + 1 :]:
+        if not made.isdisjoint(reads(x)):
+            found.append(x)
+            made.update(x.vars)
+    read = {a for x in found for a in reads(x)}
+    for x in reversed(binds):
+        if type(x.op) is Loop and not x.op.accs and not read.isdisjoint(x.vars) and x not in found:
+            found.append(x)
+            read.update(reads(x))
     return found
 
 

@@ -255,10 +255,16 @@ def own_elements(
         return None
 
     def stays(there: Sequence[Affine | None]) -> bool:
-        """Whether none of the elements at a place that is read is changed, or the one of this iteration alone."""
+        """Whether none of the elements at a place that is read is changed, or the one of this iteration alone, or in a
+        later one."""
         if None in there or len(there) < len(at):
             return False
         gaps = [affine_add(a, b, -1) for a, b in zip(there, at)]  # type: ignore[arg-type]
+        if len(indices) == 1 and any(
+            own and not gap[1] and gap[0] * a[1][own[0]] > 0  # type: ignore[index]
+            for gap, own, a in zip(gaps, moved, at)
+        ):
+            return True
         return all(gap == (0, {}) for gap in gaps) or any(
             not own and never_zero(gap, counting) for gap, own in zip(gaps, moved)
         )
