@@ -111,7 +111,7 @@ def test_in_place(name: str) -> None:
 
 @pytest.mark.parametrize("name", LOOPS)
 def test_what_is_carried(name: str) -> None:
-    made = hyad.compile(in_place(name), without=["lanes", "eights", "jam", "interchange"])
+    made = hyad.compile(in_place(name), without=["lanes", "whole-eights", "eights", "jam", "interchange"])
     assert carried(made) == LOOPS[name][1]
 
 

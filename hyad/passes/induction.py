@@ -105,7 +105,7 @@ class Induction(Rebuild):
     def never_below(self, first: Affine, step: int, count: Atom) -> bool:
         """Whether what begins so and goes on by the same step is 0 or more in all iterations."""
         b, index = self.b, Var("i", INT)
-        b.counts[index] = count
+        b.counted(index, count)
         with b.region(Scope(index)) as scope:
             scope.vars.add(index)
             scope.facts += b.entered(count)

@@ -117,7 +117,7 @@ class OneHot(Rebuild):
         """Build the body where nobody keeps it."""
         b = self.b
         outer, self.trying = self.trying, True
-        b.counts[index] = count
+        b.counted(index, count)
         accs = tuple(Var(a.name, type_of(z), a.span) for a, z in zip(op.accs, inits))
         saved, b.assumed = b.assumed, {**b.assumed, **assumed}
         scope = Scope()  # no loop's body: nothing is hoisted out of a trial

@@ -317,7 +317,7 @@ class Places(Rebuild):
     def apart(self, op: Loop, row: Row) -> bool:
         """Whether no two readings are of the same element."""
         b = self.b
-        b.counts[op.index] = self.atom(op.count)
+        b.counted(op.index, self.atom(op.count))
         with b.region() as scope:
             for one, other in combinations(row.readings, 2):
                 scope.facts = [*self.known(one), *self.known(other)]
@@ -332,7 +332,8 @@ class Places(Rebuild):
         if r.by is None:
             return facts
         op: Loop = r.by.op  # type: ignore[assignment]
-        self.b.counts[op.index] = count = self.atom(op.count)
+        count = self.atom(op.count)
+        self.b.counted(op.index, count)
         return [*facts, *self.b.entered(count)]
 
     def idle(self, op: Loop, row: Row) -> bool:

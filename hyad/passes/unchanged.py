@@ -171,7 +171,7 @@ class Filled(Rebuild):
             if type(x.op) is Loop and x.op.count in inside:
                 b.sizes.add(x.op.index)
             elif type(x.op) is Loop:
-                b.counts[x.op.index] = self.atom(x.op.count)
+                b.counted(x.op.index, self.atom(x.op.count))
         for a, c in zip(one, other):
             if c not in inside and not inside.isdisjoint(affine_in(a, self.integers)[1]):
                 gap = affine_add(b.affine(self.atom(c)), self.moved(affine_in(a, self.integers)), -1)
