@@ -1010,6 +1010,26 @@ def test_second_derivatives_at_an_adjoint_that_is_zero() -> None:
     np.testing.assert_allclose(hyad.grad(summed)(np.ones(2)), 2.0)
 
 
+#: States of which each is asked about anew: what was compared in the iteration before tells nothing of them.
+FLOW = """(fn [#^ (Vec n) v]
+  (let [flow (fn [a b] (let [l (min a b)] (+ (max (* a b) (* a a)) (if (>= l 0.5) (/ a (+ l 1)) b))))
+        u (fold (fn [q t] (build n (fn [i] {go}))) v (arange 3))]
+    (dot u u)))"""
+
+
+def test_answers_that_a_loop_remembers_are_kept_in_mind() -> None:
+    """A quotient that is infinite is left out because of what the iteration before has found out."""
+    f = hyad.model(
+        """(fn [x y] (let [s (fold (fn [s t]
+             (let [#(q p zero far) s r (/ y q)]
+               #((- q 1.0) (+ (if zero p r) (if far p (* r r))) (= (- q 1.0) 0.0) (< (- q 1.0) 0.5))))
+             #(x 0.0 False False) (arange 4))] (get s 1)))"""
+    )
+    for x, y, value, slopes in ((2.0, 3.0, 21.0, (-45.0, 13.0)), (2.5, 3.0, 36.0, (-168.0, 24.0))):
+        assert f(x, y) == value
+        np.testing.assert_allclose(hyad.grad(f, wrt=(0, 1))(x, y), slopes, rtol=1e-13)
+
+
 def test_adjoints_that_all_is_asked_of_need_no_care() -> None:
     for text in (
         "(fn [v] (sum (/ (sqrt v) (+ 1 (log v)))))",
@@ -1018,6 +1038,8 @@ def test_adjoints_that_all_is_asked_of_need_no_care() -> None:
         "(fn [v] (let [s (tanh v)] (sum (+ (where (> v 0) (* v s) 0.0) (where (> v 1) (sin s) 0.0)))))",
         "(fn [v] (let [q (/ (get v 0) (get v 1))] (if (> q 1) (* q q) q)))",  # nor does who does not ask
         "(fn [v] (let [u (exp (get v 0)) d (/ 1 u) s (* (get v 1) d)] (+ (max 0.0 (- s 1)) (if (> s 2) (* s d) s))))",
+        # what a condition lets through is finite, and so is the state of the next iteration
+        FLOW.format(go="(* 0.1 (flow (get q (max 0 (- i 1))) (get q i)))"),
     ):
         assert "pass_on" not in hyad.show(hyad.grad(text), "c", args=[ZERO_FIRST]), text
 

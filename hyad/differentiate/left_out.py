@@ -7,11 +7,12 @@ differentiation most of what branches leave out has been moved into them (``sink
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from ..core import (
     INT,
+    REAL,
     Apply,
     Arr,
     Atom,
@@ -59,7 +60,9 @@ class LeftOut:
     Design decision: what a program does not ask about it does not leave out for being infinite. A slope counts as
     infinite only where what it is made of, as ``v`` of ``(sqrt v)``, is compared, or the root or logarithm itself:
     ``(let [r (sqrt q)] (if (< r 1) ..))``. Else each payoff ``(if (> s k) ..)`` would have its quotients by a
-    volatility guarded.
+    volatility guarded. What a condition lets through is finite: ``(if (> d 0) (/ x d) 0.0)`` is. And of the states of
+    a loop each is asked about by itself: nothing that the iteration before has compared tells of the next one, unless
+    it has remembered an answer.
     """
 
     def __init__(self, block: Block, active: Collection[Var], called: bool = False) -> None:
@@ -97,6 +100,7 @@ class LeftOut:
     def compare(self, binds: Sequence[Bind]) -> None:
         """Find what conditions tell something of."""
         made: dict[Atom, list[Atom]] = {}  # what each is made of, linearly
+        handed_back: set[tuple[Atom, Atom]] = set()  # the states of loops that remember no answer, and the next ones
         for x in binds:
             op = x.op
             if type(op) is Prim:
@@ -110,35 +114,44 @@ class LeftOut:
                 for given, taken in handed(x):
                     for a, v in zip(given, taken):
                         made.setdefault(v, []).append(a)
-        for found in (self.compared, self.doubted):
-            todo = [a for a in found if type(a) is Var]
-            while todo:
-                for a in made.get(todo.pop(), ()):
-                    if type(a) is Var and a not in found:
-                        found.add(a)
-                        todo.append(a)
-        readers: dict[Atom, list[Var]] = {}
+                if type(op) is Loop and all(element(a) == REAL for a in op.accs):
+                    handed_back.update(zip(op.accs, op.body.results))
+        self.makers = {x.vars[0]: x for x in binds if type(x.op) is Prim}
+        self.made = {**made, **{v: [*x.op.args] for v, x in self.makers.items() if x.op.name in ("min", "max")}}  # type: ignore
+        self.compared, self.doubted = reached(self.compared, made), reached(self.doubted, made)
         for x in binds:
             if type(x.op) is Prim and x.op.name in ("*", "array", "update"):
                 made[x.vars[0]] = [*x.op.args]
+        self.readers: dict[Atom, list[Atom]] = {}
         for v, sources in made.items():
             for a in sources:
-                readers.setdefault(a, []).append(v)  # type: ignore[arg-type]
-        self.told = {a for a in self.compared if type(a) is Var and a.type != INT}
-        todo = list(self.told)
-        while todo:
-            for v in readers.get(todo.pop(), ()):
-                if v not in self.told:
-                    self.told.add(v)
-                    todo.append(v)
+                if (v, a) not in handed_back:
+                    self.readers.setdefault(a, []).append(v)
+        self.told = self.made_of(self.compared)
+        self.told_by_condition: dict[Atom, tuple[set[Atom], set[Atom]]] = {}
+
+    def made_of(self, compared: set[Atom]) -> set[Atom]:
+        """What is made of numbers that are compared, and they themselves."""
+        return reached({a for a in compared if type(a) is Var and a.type != INT}, self.readers)
+
+    def told_by(self, cond: Atom) -> tuple[set[Atom], set[Atom]]:
+        """What a condition compares, with what that is made of, and what is made of these: it tells something of it."""
+        if cond not in self.told_by_condition:
+            compared: set[Atom] = set()
+            todo = [cond]
+            while todo:
+                x = self.makers.get(todo.pop())  # type: ignore[call-overload]
+                if x is not None and x.op.name in ("and", "or", "not"):  # type: ignore[union-attr]
+                    todo += x.op.args  # type: ignore[union-attr]
+                elif x is not None and x.op.name in ASKING:  # type: ignore[union-attr]
+                    compared.update(x.op.args)  # type: ignore[union-attr]
+            compared = reached(compared, self.made)
+            self.told_by_condition[cond] = compared, self.made_of(compared)
+        return self.told_by_condition[cond]
 
     def asked_of(self, bind: Bind) -> bool:
         """Whether a condition tells something of where an operation has an infinite slope, or is infinite."""
-        op = bind.op
-        assert type(op) is Prim
-        if bind.vars[0] in self.doubted or op.name in COMPARED_ITSELF and bind.vars[0] in self.compared:
-            return True
-        return any(a in self.told for a in (op.args[1:] if op.name == "/" else op.args))
+        return bind.vars[0] in self.doubted or told_of(bind, self.compared, self.told)
 
     def spread(self, binds: Sequence[Bind]) -> None:
         """Find what may be infinite."""
@@ -161,7 +174,7 @@ class LeftOut:
                         self.unbounded.update(x.vars)
                 else:
                     for given, taken in handed(x):
-                        self.hand_on(given, taken)
+                        self.hand_on(given, taken, x)
             if len(self.unbounded) == before:
                 return
 
@@ -175,8 +188,31 @@ class LeftOut:
             return type(op.args[1]) is Const and op.args[1].value == 0
         return op.name in UNBOUNDED and not (op.name == "**" and whole_exponent(op.args[1]))
 
-    def hand_on(self, given: Sequence[Atom], taken: Sequence[Var]) -> None:
-        self.unbounded.update(v for a, v in zip(given, taken) if a in self.unbounded)
+    def hand_on(self, given: Sequence[Atom], taken: Sequence[Var], bind: Bind) -> None:
+        for a, v in zip(given, taken):
+            if a in self.unbounded and v not in self.unbounded and not self.let_through(a, bind):
+                self.unbounded.add(v)
+
+    def let_through(self, a: Atom, bind: Bind) -> bool:
+        """Whether the condition of a branch tells something of all that may make a result of it infinite."""
+        if type(bind.op) is not If:
+            return False
+        told = self.told_by(bind.op.cond)
+        seen: set[Atom] = set()
+        todo = [a]
+        while todo:
+            v = todo.pop()
+            if v not in self.unbounded or v in seen:
+                continue
+            seen.add(v)
+            x = self.makers.get(v)  # type: ignore[call-overload]
+            if x is None or v in self.doubted:
+                return False
+            op: Prim = x.op  # type: ignore[assignment]
+            if self.unbounds(op) and v not in self.sizes and self.asked_of(x) and not told_of(x, *told):
+                return False
+            todo += op.args
+        return True
 
     def steep(self, bind: Bind) -> bool:
         """Whether a slope of an operation may be infinite, or NaN."""
@@ -279,6 +315,31 @@ class LeftOut:
         if op.name in ("select", "min", "max", "relu") or op.name in self.underflow:
             return ()
         return op.args[1:] if op.name == "pass-on" else op.args
+
+
+def element(v: Var) -> Any:
+    """The type of a variable, or of an array's elements."""
+    return v.type.elem if isinstance(v.type, Arr) else v.type
+
+
+def reached(atoms: Iterable[Atom], ways: Mapping[Atom, Sequence[Atom]]) -> set[Atom]:
+    """Some atoms, and the variables that can be reached from them."""
+    found = set(atoms)
+    todo = [a for a in found if type(a) is Var]
+    while todo:
+        for a in ways.get(todo.pop(), ()):
+            if type(a) is Var and a not in found:
+                found.add(a)
+                todo.append(a)
+    return found
+
+
+def told_of(bind: Bind, compared: Collection[Atom], told: Collection[Atom]) -> bool:
+    """Whether an operation is infinite, or has an infinite slope, where something is told of."""
+    op: Prim = bind.op  # type: ignore[assignment]
+    if op.name in COMPARED_ITSELF and bind.vars[0] in compared:
+        return True
+    return any(a in told for a in (op.args[1:] if op.name == "/" else op.args))
 
 
 def handed(bind: Bind) -> list[tuple[Sequence[Atom], Sequence[Var]]]:

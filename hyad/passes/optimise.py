@@ -57,6 +57,7 @@ from ..program.primitives import PRIMITIVES
 from ..program.rebuild import Rebuild, rebuild, rebuilt, taken
 from ..program.sink import idle, sink
 from .abreast import abreast, calls_first
+from .adds_last import adds_last
 from .afterwards import afterwards
 from .align import align
 from .alongside import alongside, recomputed
@@ -1153,6 +1154,7 @@ PIPELINE: list[Pass] = [
     align,  # now that it is known where each begins and ends
     triangles,  # no pass before has to know of packed rows
     history,  # when it is known what is remembered
+    adds_last,  # of the additions that have been gathered nowhere; before what an iteration hands on to the next
     carry,  # when each loop is what it will be, and no pass looks for stores any more
     divide,  # when it is known what is divided in a loop, and what before it
     strands,  # when each sum is what it will be, and no pass looks for sums any more
