@@ -219,6 +219,11 @@ READ = "(build {} (fn [k] (get s {})))"
         (STATES.format("v", READ.format("(- (len w) 1)", "k (+ k 1)")), False),  # the last has none after it
         (STATES.format("v", READ.format("(len w)", "k 2")), False),  # known at run time only
         (STATES.format("[1.0 2.0 3.0]", READ.format("(len w)", "k 2")), True),
+        (STATES.format("[1.0 2.0 3.0]", READ.format("(len w)", "k 2")).replace(" 3.0]", " 3.0 4.0 5.0 6.0]")
+         .replace("(get s k 2)", "(* (get s k 1) (get s k 3))"), True),  # of four rows
+        (STATES.format("v", READ.format("(len w)", "k 2")).replace("(get s k 2)", "(* (get s k k) (get s k (+ k 1)))")
+         .replace("v w)", "(concat v [1.0]) w)"), True),  # of two
+        (STATES.format("[1.0 2.0 3.0]", "(* (get s 1 0) (get s 2 2))"), False),  # all there are
         # two rows
         (STATES.format("v", f"(+ (sum {READ.format('(len w)', 'k k')}) (sum {READ.format('2', 'k 0')}))"), False),
         (f"(let [s (build (len w) (fn [k] v))] {READ.format('(len w)', 'k k')})", False),  # made before the loop

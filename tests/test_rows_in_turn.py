@@ -152,6 +152,18 @@ def test_derivatives_take_the_time_of_what_is_changed(name: str) -> None:
         assert many < 9.5 * few
 
 
+def test_systems_of_the_rows_before() -> None:
+    """What reverse mode reads of both matrices is remembered, and no other of them."""
+    f = hyad.model("""(fn [#^ (Arr m n n) a0] (let [a (copy a0)]
+        (for [i (range 1 m)] (let [f (get a (- i 1))] (set-at! a i (solve (+ (@ f f.T) (eye n)) (get a i)))))
+        (sum (* a a))))""")
+    few, many = (hyad.cost(f, args=blocks(m, np.random.default_rng(m))).columns["reverse"] for m in (50, 400))
+    assert many.operations < 9.5 * few.operations
+    (a,) = blocks(5, np.random.default_rng(5))
+    t = 1e-6 * np.cos(np.arange(a.size)).reshape(a.shape)
+    assert (f(a + t) - f(a - t)) / 2 == pytest.approx(np.sum(t * hyad.grad(f)(a)), rel=1e-7)
+
+
 def test_other_encodings() -> None:
     f, args = given("two are turned", 6)
     want = hyad.grad(f, wrt=0)(*args)

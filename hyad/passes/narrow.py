@@ -1,4 +1,4 @@
-"""Loops that stack a whole array, of which only a row is read: they stack the row."""
+"""Loops that stack a whole array, of which only a row is read, or a few: they stack these."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from ..core import (
     Op,
     Prim,
     Program,
+    Type,
     Var,
     While,
     all_binds,
@@ -26,9 +27,11 @@ from ..core import (
 from ..program.affine import affine_add, affine_in
 from ..program.loops import array_uses
 
+MOST = 4  # rows side by side
+
 
 def narrow(program: Program) -> Program:
-    """Stacks only the row that is read of an array, not the whole array.
+    """Stacks only the row that is read of an array, or the few side by side, not the whole array.
 
     ``(loop n (fn [i a] .. [a' a]) z) .. (get s k k j)``  =>  ``(loop n (fn [i a] (let [r (get a i)] .. [a' r])) z) ..
     (get s k j)``, where s is what was stacked of a, and nothing else is read of it.
@@ -66,8 +69,9 @@ def stacks(bind: Bind) -> dict[int, Var]:
 
 
 class Narrow:
-    """One step: the first array that is read by one row alone. ``row`` is the subscript of that row, as far as it is
-    from the index of the level ``along`` (None: from 0)."""
+    """One step: the first array of which a row is read alone, or a few that lie side by side. ``row`` is the subscript
+    of the first one, as far as it is from the index of the level ``along`` (None: from 0); ``rows`` how many there
+    are."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
@@ -77,7 +81,7 @@ class Narrow:
         }
         self.levels: list[Level] = []
         self.along: Level | None = None
-        self.row = 0
+        self.row, self.rows = 0, 1
 
     def block(self) -> Block | None:
         """The program's body with one stack made narrower; None where there is none left."""
@@ -101,16 +105,23 @@ class Narrow:
             return False
         if not self.here(last, r):
             return False
-        for j in [*range(depth - 1, -1, -1), None]:
-            rows = set()
-            for u in uses:
-                at = affine_in(u.subscripts[depth], self.integers)  # type: ignore[index]
-                constant, terms = at if j is None else affine_add(at, affine_in(u.subscripts[j], self.integers), -1)  # type: ignore[index]
-                rows.add(None if terms else constant)
-            if len(rows) == 1 and None not in rows and (j is None or self.levels[j].index is not None):
-                self.along, self.row = None if j is None else self.levels[j], rows.pop()  # type: ignore[assignment]
-                return self.in_range(r)
+        for level in (*reversed(self.levels), None):
+            if level is not None and level.index is None:
+                continue
+            self.along = level
+            rows = [self.distance(u.subscripts) for u in uses]  # type: ignore[arg-type]
+            if None not in rows:
+                self.row = min(rows)  # type: ignore[type-var, assignment]
+                self.rows = max(rows) - self.row + 1  # type: ignore[type-var, operator]
+                return self.rows <= MOST and self.in_range(r)
         return False
+
+    def distance(self, subscripts: Sequence[Atom]) -> int | None:
+        """How far the row that is read is from the index of the level ``along``; None where that is not one number."""
+        at = affine_in(subscripts[len(self.levels)], self.integers)
+        if self.along is not None:
+            at = affine_add(at, affine_in(subscripts[self.levels.index(self.along)], self.integers), -1)
+        return None if at[1] else at[0]
 
     def inside(self, level: Level) -> Level | None:
         """The loop in the body of another whose stack that one stacks, and nothing else reads."""
@@ -134,11 +145,17 @@ class Narrow:
         size = r.type.dims[0]  # type: ignore[union-attr]
         if self.row < 0:
             return False
+        if type(size) is Const and size.value <= self.rows:
+            return False
+        last = self.row + self.rows - 1
         if self.along is None:
-            return type(size) is Const and self.row < size.value
+            return type(size) is Const and last < size.value
         count = self.along.bind.op.count  # type: ignore[union-attr]
+        made = self.integers.get(count)  # type: ignore[call-overload]
+        if made is not None and made.name == "max" and made.args[0] == Const(0, INT):
+            count = made.args[1]  # if it runs at all
         constant, terms = affine_add(affine_in(size, self.integers), affine_in(count, self.integers), -1)
-        return not terms and constant >= self.row
+        return not terms and constant >= last
 
     # ------------------------------------------------------------------------------------------ rewriting
 
@@ -149,7 +166,8 @@ class Narrow:
         for n, level in enumerate(self.levels):
             s = level.stack
             t = s.type
-            dims = (*t.dims[: depth - n], *t.dims[depth - n + 1 :])  # type: ignore[union-attr]
+            rows = (Const(self.rows, INT),) if self.rows > 1 else ()
+            dims = (*t.dims[: depth - n], *rows, *t.dims[depth - n + 1 :])  # type: ignore[union-attr]
             self.new[s] = Var(s.name, Arr(t.elem, dims), s.span, s.given)  # type: ignore[union-attr]
         return self.walk(self.program.body)
 
@@ -161,7 +179,9 @@ class Narrow:
             op = bind.op
             if type(op) is Prim:
                 if op.name == "get" and op.args[0] is top:
-                    args = (self.new[top], *op.args[1 : depth + 1], *op.args[depth + 2 :])
+                    row = self.distance(op.args[1:]) if self.rows > 1 else None
+                    at = () if row is None else (Const(row - self.row, INT),)
+                    args = (self.new[top], *op.args[1 : depth + 1], *at, *op.args[depth + 2 :])
                     bind = Bind(bind.vars, Prim("get", args), bind.span)
             elif regions := blocks_of(op):
                 made = [self.walk(region) for region in regions]
@@ -184,21 +204,35 @@ class Narrow:
         bind = Bind((item,), self.copy(r, (*at, index)), self.levels[-1].bind.span)
         return Loop(t.dims[0], index, (), (), Block((bind,), (item,)))
 
+    def place(self, binds: list[Bind], row: Atom) -> Atom:
+        """The subscript of a row that is ``row`` from the one that ``along`` tells."""
+        if self.along is None or row == Const(0, INT):
+            return row if self.along is None else self.along.index  # type: ignore[return-value]
+        at = Var("i", INT, self.levels[-1].bind.span)
+        binds.append(Bind((at,), Prim("+", (self.along.index, row)), at.span))  # type: ignore[arg-type]
+        return at
+
     def stacking(self, body: Block, accs: Sequence[Var]) -> Block:
         """A loop's body that gives the row; it is read where the array is made, before anything changes it."""
         k, span = self.levels[-1].k, self.levels[-1].bind.span
         r = body.results[k]
         assert type(r) is Var and isinstance(r.type, Arr)
-        at: Atom = Const(self.row, INT)
         first: list[Bind] = []
-        if self.along is not None:
-            at = self.along.index  # type: ignore[assignment]
+        item: Type = r.type.item()
+        if self.rows == 1:
+            op = self.copy(r, (self.place(first, Const(self.row, INT)),))
+        else:
+            j, inner = Var("i", INT, span), []
+            at: Atom = j
             if self.row:
-                place = Var("i", INT, span)
-                first.append(Bind((place,), Prim("+", (at, Const(self.row, INT))), span))
-                at = place
-        row = Var(r.name, r.type.item(), r.span, r.given)
-        first.append(Bind((row,), self.copy(r, (at,)), span))
+                at = Var("i", INT, span)
+                inner.append(Bind((at,), Prim("+", (j, Const(self.row, INT))), span))
+            one = Var(r.name, item, span, r.given)
+            inner.append(Bind((one,), self.copy(r, (self.place(inner, at),)), span))
+            op = Loop(Const(self.rows, INT), j, (), (), Block(tuple(inner), (one,)))
+            item = Arr(r.type.elem, (Const(self.rows, INT), *(item.dims if isinstance(item, Arr) else ())))
+        row = Var(r.name, item, r.span, r.given)
+        first.append(Bind((row,), op, span))
         where = 0 if r in accs else next(n + 1 for n, bind in enumerate(body.binds) if r in bind.vars)
         results = (*body.results[:k], row, *body.results[k + 1 :])
         return Block((*body.binds[:where], *first, *body.binds[where:]), results)
