@@ -93,8 +93,8 @@ AS_WRITTEN = (
     "neighbours", "nests", "no_iterations", "nothing_there", "one_changed", "one_element", "one_hot", "one_store",
     "optimise", "overlaps", "pairs", "parts_changed", "periods", "places", "points", "powers", "prefixes", "privatise",
     "ragged", "recurrent_jacobians", "recurring", "remember", "renew", "report", "reshaped", "rings", "rolling",
-    "roundtrip", "rows_in_turn", "running", "scalar_replacement", "scalings", "searches", "settled", "shrinking", "simplify", "skips",
-    "sorting", "sparse", "splits", "stages", "states_before", "straight_lines", "strands", "suffixes", "symmetry",
+    "roundtrip", "rows_in_turn", "running", "scalar_replacement", "scalings", "searches", "settled", "shrinking",
+    "simplify", "skips", "sorting", "sparse", "splits", "stages", "states_before", "straight_lines", "strands", "suffixes", "symmetry",
     "tables", "terms", "tiles", "transposes", "triangles", "twins", "unchanged", "unread", "whiles", "window_rows",
     "windows", "wraps",
 )  # fmt: skip
