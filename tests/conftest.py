@@ -94,9 +94,9 @@ AS_WRITTEN = (
     "optimise", "overlaps", "pairs", "parts_changed", "periods", "places", "points", "powers", "prefixes", "privatise",
     "ragged", "recurrent_jacobians", "recurring", "remember", "renew", "report", "reshaped", "rings", "rolling",
     "roundtrip", "rows_in_turn", "running", "scalar_replacement", "scalings", "searches", "settled", "shrinking",
-    "simplify", "skips", "sorting", "sparse", "splits", "stages", "states_before", "straight_lines", "strands", "suffixes", "symmetry",
-    "tables", "terms", "tiles", "transposes", "triangles", "twins", "unchanged", "unread", "whiles", "window_rows",
-    "windows", "wraps",
+    "simplify", "skips", "sorting", "sparse", "splits", "stages", "states_before", "straight_lines", "strands",
+    "suffixes", "symmetry", "tables", "terms", "tiles", "transposes", "triangles", "twins", "unchanged", "unread",
+    "whiles", "window_rows", "windows", "wraps",
 )  # fmt: skip
 
 
