@@ -25,6 +25,7 @@ BUILT = {
     "any-order": "Runs the backward loop in the forward order where each iteration changes elements of its own.",
     "spared": "Copies a row that a loop reads and, by a condition, does not change: reverse mode remembers it once.",
     "guarded": "Takes loops that change an array out of a branch: reverse mode remembers elements, not the array.",
+    "views": "Reads parts of arrays, as slices are, where they lie: adjoints of elements, and none of the part.",
     "few-inputs": "Takes a gradient by few numbers through recursion or a loop with a state in forward mode.",
     "columns-of-states": "Takes the columns of a Jacobian of states, each made of the one before, side by side (CPU).",
     "trips": "Runs inner loops that are as long as an integer of each iteration says once, to the largest (CPU).",

@@ -42,6 +42,7 @@ from ..passes.shrinking import shrinking_block
 from ..passes.spared import spared_block
 from ..passes.unchanged import filled_block
 from ..passes.unfold import unfold_block
+from ..passes.views import views_block
 from ..passes.windows import windows_block
 from ..program.dead import tidy
 from ..program.names import place_of
@@ -223,7 +224,7 @@ def trace(
             block = one_changed_block(b, alone_block(b, monotone_block(b, log_sums_block(b, tidy(block)))))
             block = windows_block(b, tidy(block))
             block = unroll_block(b, running_powers_block(b, integer_tables_block(b, periods_block(b, block))))
-            block = singles_block(b, tidy(block))
+            block = views_block(b, singles_block(b, tidy(block)))
             block = guarded_block(b, spared_block(b, block))
             block = scalar_replacement_block(b, privatise_block(b, block))
             block = log_sums_block(b, filled_block(b, block))
