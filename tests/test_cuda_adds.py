@@ -429,3 +429,49 @@ def test_warps_that_share_a_tile_agree_on_a_failed_check() -> None:
     kernels = printed(text).source.split('extern "C" __global__')[1:]
     sharing = [kernel for kernel in kernels if "hyad_shared_rows" in kernel and "status" in kernel]
     assert sharing and all("__syncthreads_or(*status != 0)" in kernel for kernel in sharing)
+
+
+#: Loops whose iterations add to several arrays in one branch, or loop, and that are taken apart.
+SEVERAL = {
+    "in a branch": ("""[#^ (Mat n n) m #^ (Vec n) v #^ (Vec n) w]
+        (sum (build n (fn [a] (+ (dot v (get m a)) (if (> (get v a) 0.0) (sum (get m 0)) (get w a))))))""",
+        ("m", "w"), "mvw"),
+    "in a branch, and others": ("""[#^ (Mat n n) m #^ (Vec n) v #^ (Vec n) w] (ifold (fn [s a] (+ s (dot v (get m a))
+        (if (> (get v a) 0.0) (+ (get w a) (sum (get m 0))) (dot v w)))) 0.0 n)""", ("m", "v", "w"), "mvw"),
+    "in a loop": ("""[#^ (Mat n n) m #^ (Vec n) w x] (sum (sin (build [n n] (fn [i j]
+        (dot (build n (fn [p] x)) (@ (build [n n] (fn [a b] (get m b j))) w))))))""", ("m", "x"), "mwx"),
+    "to a row that is changed": ("""[#^ (Mat n k) m] (sum (build [n n] (fn [a b]
+        (let [r (update (get m a) 1 (get m b 2))] (sum (square r))))))""", ("m",), "m"),
+}  # fmt: skip
+GIVEN = {"m": np.cos(np.arange(25.0)).reshape(5, 5), "v": np.sin(np.arange(5.0)), "w": np.arange(5.0) - 2, "x": 0.3}
+
+
+@pytest.mark.parametrize("name", SEVERAL)
+def test_each_array_that_one_operation_adds_to_goes_on_as_itself(name: str) -> None:
+    text, wrt, given = SEVERAL[name]
+    args = tuple(GIVEN[k] for k in given)
+    f = hyad.grad(hyad.model(f"(defmodel f {text})", namespace={}), wrt=wrt)
+    want = hyad.compile(f, "python", args=args)(*args)
+    program = print_grid(f.optimised(f.specs(args), "cuda", blas=True))
+    for shape in SHAPES:
+        for ours, theirs in zip(emulator_of(program).run(program, args, **shape), want if len(wrt) > 1 else [want]):
+            np.testing.assert_allclose(ours, theirs, rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize(
+    "text, given",
+    [
+        ("""[#^ (Mat n m) x #^ (Mat k l) w] (build [(- n k) (- m l)] (fn [i j]
+            (ifold (fn [s a] (ifold (fn [s b] (+ s (* (get w a b) (get x (+ i a) (+ j b))))) s l)) 0.0 k)))""",
+         ((6, 7), (2, 3))),
+        ('[#^ (Arr Real n m k) x #^ (Arr Real q m k) w] (einsum "nmk,qmk->nq" x w)', ((3, 2, 4), (5, 2, 4))),
+    ],
+)  # fmt: skip
+def test_sums_over_several_axes(text: str, given: tuple[tuple[int, ...], ...]) -> None:
+    """Of products, one loop in the other: a convolution's, and an einsum's."""
+    args = tuple(np.sin(1.0 + np.arange(np.prod(shape))).reshape(shape) for shape in given)
+    f = hyad.model(f"(defmodel f {text})", namespace={})
+    program = print_grid(f.optimised(f.specs(args), "cuda", blas=True))
+    for shape in SHAPES:
+        (got,) = emulator_of(program).run(program, args, **shape)
+        np.testing.assert_allclose(got, hyad.run(f, *args), rtol=1e-12)

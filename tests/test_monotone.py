@@ -217,3 +217,13 @@ def test_no_matrix_of_paths_is_made() -> None:
         f = hyad.model(f"(fn [#^ (Mat n k) m c] {text})", namespace={})
         workspace = hyad.compile(f).cfunction.workspace
         assert workspace is None or "n*k" not in workspace
+
+
+@pytest.mark.parametrize("reduced", ["amax", "amin", "logsumexp"])
+def test_extremes_seen_through_loops_that_look_for_extremes(reduced: str) -> None:
+    """Rows of a softmax of a softmax: what the inner one looks for is known where it is made, and not elsewhere."""
+    f = hyad.model(f"(fn [#^ (Mat n k) m] ({reduced} (map softmax (map softmax m)) 1))", namespace={})
+    m = np.sin(np.arange(15.0)).reshape(3, 5)
+    np.testing.assert_allclose(hyad.compile(f, "python")(m), hyad.run(f, m), rtol=1e-13)
+    total = hyad.model(f"(fn [#^ (Mat n k) m] (sum ({reduced} (map softmax (map softmax m)) 1)))", namespace={})
+    assert hyad.check_grad(total, (m,))

@@ -57,10 +57,11 @@ from ..core import (
     with_blocks,
 )
 from ..passes.optimise import fuse, products
-from ..passes.spread import changed, nest, next_level, reductions, work
+from ..passes.spread import FOLDED, changed, nest, next_level, reductions, states_between, work
 from ..passes.stores import assign
 from ..passes.unbranched import unbranched
 from ..program.affine import affine_add, affine_in
+from ..program.check import check_after
 from ..program.dead import dead_code, tidy
 from ..program.journal import on
 from ..program.rebuild import Rebuild, rebuild
@@ -108,6 +109,7 @@ def spread(
             return
         block = change(program.body)
         program = program if block is program.body else dead_code(rebuild(replace(program, body=block)))
+        check_after(f"on a GPU, {name or change.__name__}", program)
         if name and watch is not None:
             watch(name, program)
 
@@ -532,6 +534,11 @@ def divided(
     if any(d in inside for b in body.binds for v in b.vars for d in type_atoms(v.type)):
         return None
     carried = [dependents(body, {acc}) for acc in op.accs]
+    for r in kinds:
+        if r.kind in FOLDED or r.kind == "scatter":  # of what makes several results at once, its own
+            (k,) = r.accs
+            names = FOLDED["sum" if r.kind == "scatter" else r.kind]
+            carried[k] = states_between(body, op.accs[k], body.results[k], names) or set()
     cheap = recomputed(body, set().union(*carried))
     chained = {k for r in kinds if r.kind == "slice" for k in r.accs if states(body, op, k) is not None}
     for k in chained:  # what is read of an iteration's own part may be handed on
@@ -1017,9 +1024,9 @@ def scaled(bind: Bind) -> list[Bind]:
     if not whole or len(op.accs) != 1 or len(op.body.results) != 1 or len(indices) < 2:
         return [bind]
     total, zero = made.get(op.body.results[0]), op.inits[0]  # type: ignore[call-overload]
-    if total is None or total.op.name != "+" or op.accs[0] not in total.op.args:  # type: ignore[union-attr]
-        return [bind]
     if not (type(zero) is Const and zero.value == 0.0) or not all(type(b.op) is Prim for b in op.body.binds):
+        return [bind]
+    if total is None or total.op.name != "+" or op.accs[0] not in total.op.args:  # type: ignore[union-attr]
         return [bind]
     x = next(a for a in total.op.args if a is not op.accs[0])  # type: ignore[union-attr]
     term = made.get(x)  # type: ignore[call-overload]

@@ -249,13 +249,15 @@ class LogSums(Producers):
     # ----------------------------------------------------------------------------------------- what is made
 
     def loop(self, op: Loop, bind: Bind) -> Sequence[Atom]:
-        for x in op.body.binds if not op.accs else ():
+        for x in op.body.binds if not (op.accs or self.seeing) else ():
             if x in self.plans:
                 self.sums_first(x, op)
         return super().loop(op, bind)
 
     def bind(self, bind: Bind) -> None:
-        if bind in self.plans:
+        if self.seeing:
+            self.copy(bind)
+        elif bind in self.plans:
             self.here[bind.vars[0]] = self.apart(bind)
         elif bind in self.cancelled:
             self.here[bind.vars[0]] = self.atom(self.cancelled[bind])

@@ -157,7 +157,7 @@ class Monotone(Producers):
         return alike and type(pairs[0][0]) is Const and pairs[0][0].value == 0 and pairs[0][1] is loop.index
 
     def loop(self, op: Loop, bind: Bind) -> Sequence[Atom]:
-        plans = self.plans.get(op)
+        plans = None if self.seeing else self.plans.get(op)
         if plans is None:
             return super().loop(op, bind)
         b, width = self.b, len(op.accs)

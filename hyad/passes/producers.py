@@ -41,7 +41,8 @@ def owner(a: Atom, frame: Frame | None) -> Frame | None:
 
 class Producers(Rebuild):
     """The base of passes that ask what an element is made of. ``made``: what binds each variable of a block; ``needs``:
-    the loops around that change it; ``at``: the index of the loop that is being built."""
+    the loops around that change it; ``at``: the index of the loop that is being built; ``seeing``: what is made of an
+    element is copied as it is, since a pass knows its variables where they are bound, and not in this iteration."""
 
     def __init__(self, builder: Builder, block: Block) -> None:
         super().__init__(builder)
@@ -49,6 +50,7 @@ class Producers(Rebuild):
         self.needs: dict[Atom, frozenset[Loop | While]] = {}
         self.changed: dict[Place, frozenset[Loop | While]] = {}
         self.at: Atom | None = None
+        self.seeing = False
         self.learn(block)
 
     def learn(self, block: Block) -> None:
@@ -151,7 +153,9 @@ class Producers(Rebuild):
         needed = {v: self.value(v, mine, known) for v in reads(x)}
         before = {v: self.here.get(v) for v in (*needed, *x.vars)}
         self.here.update(needed)
+        seeing, self.seeing = self.seeing, True
         self.line(x)
+        self.seeing = seeing
         made = known[a, mine] = self.here[a]  # type: ignore[index]
         for v, was in before.items():
             if was is None:

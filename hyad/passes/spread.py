@@ -99,31 +99,40 @@ def folded(block: Block, acc: Var, result: Atom) -> str | None:
 def follows(block: Block, start: Var, result: Atom, names: frozenset[str]) -> bool:
     """Whether ``result`` is ``start``, with something folded into it by the operations ``names`` alone, or as it was
     where a branch leaves it; and neither it nor what lies between is used for anything else."""
+    return states_between(block, start, result, names) is not None
+
+
+def states_between(block: Block, start: Var, result: Atom, names: frozenset[str]) -> set[Var] | None:
+    """What becomes of ``start`` in a block until it is ``result``, that included, if ``follows``; None if not."""
+    found: set[Var] = set()
     made = made_in(block)
     number = {v: k for bind in block.binds for k, v in enumerate(bind.vars)}
     allowed = 1
     while result is not start:
         if type(result) is not Var or result not in made or most_uses(block, result) != allowed:
-            return False
+            return None
         op, k = made[result], number[result]
+        found.add(result)
         allowed = 1
         if type(op) is Prim and op.name in names:
             sources = op.args if op.name in COMMUTES else op.args[:1]
             ways = [a for a in sources if a is start or type(a) is Var and depends(a, {start}, made)]
             if len(ways) != 1:
-                return False
+                return None
             (result,) = ways
         elif type(op) is Prim and op.name == "select":
             _, x, y = op.args
             if x is y:
-                return False
-            base = next((a for a, b in ((x, y), (y, x)) if type(a) is Var and between(block, a, b, names)), None)
-            if base is None:
-                return False
-            result, allowed = base, 2
+                return None
+            sides = [(a, between(block, a, b, names)) for a, b in ((x, y), (y, x)) if type(a) is Var]
+            way = next((side for side in sides if side[1]), None)
+            if way is None:
+                return None
+            found |= way[1]  # type: ignore[arg-type, operator]
+            result, allowed = way[0], 2
         elif type(op) is Loop and k < len(op.accs):
             if not follows(op.body, op.accs[k], op.body.results[k], names):
-                return False
+                return None
             result = op.inits[k]
         elif type(op) is If:
             bases = set()
@@ -136,31 +145,32 @@ def follows(block: Block, start: Var, result: Atom, names: frozenset[str]) -> bo
                 ways = [v for v in free_vars(branch) if v is start or v in made and depends(v, {start}, made)]
                 ways = [v for v in ways if depends(r, {v}, made_in(branch))]
                 if len(ways) != 1 or not follows(branch, ways[0], r, names):
-                    return False
+                    return None
                 bases.add(ways[0])
             if len(bases) != 1:
-                return False
+                return None
             (result,) = bases
         else:
-            return False
-    return most_uses(block, start) == allowed
+            return None
+    return found if most_uses(block, start) == allowed else None
 
 
-def between(block: Block, start: Var, result: Atom, names: frozenset[str]) -> bool:
-    """``follows`` for two values of one block, of which the first is used in a ``select`` as well."""
-    made = made_in(block)
+def between(block: Block, start: Var, result: Atom, names: frozenset[str]) -> set[Var] | None:
+    """``states_between`` for two values of one block, of which the first is used in a ``select`` as well."""
+    made, found = made_in(block), set()
     while result is not start:
         if type(result) is not Var or result not in made or most_uses(block, result) != 1:
-            return False
+            return None
         op = made[result]
+        found.add(result)
         if type(op) is not Prim or op.name not in names:
-            return False
+            return None
         sources = op.args if op.name in COMMUTES else op.args[:1]
         ways = [a for a in sources if a is start or type(a) is Var and depends(a, {start}, made)]
         if len(ways) != 1:
-            return False
+            return None
         (result,) = ways
-    return True
+    return found
 
 
 def made_in(block: Block) -> dict[Var, Op]:
