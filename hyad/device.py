@@ -95,7 +95,12 @@ def remote(value: Any, name: str) -> Remote | None:
         raise ModelTypeError(f"argument `{name}` cannot be read: {e}", hint="pass .detach() of it") from None
     if not isinstance(told, dict):
         return None
-    shape, dtype = tuple(map(int, told["shape"])), np.dtype(told["typestr"])
+    try:
+        shape, dtype, address = tuple(map(int, told["shape"])), np.dtype(told["typestr"]), int(told["data"][0] or 0)
+    except (KeyError, IndexError, TypeError, ValueError):
+        raise ModelTypeError(
+            f"argument `{name}` tells of memory of a GPU, but not of which (shape, typestr, data)"
+        ) from None
     if told.get("mask") is not None:
         raise ModelTypeError(f"argument `{name}` is a masked array of the GPU", hint="pass a plain array")
     strides, step = told.get("strides"), dtype.itemsize
@@ -108,7 +113,7 @@ def remote(value: Any, name: str) -> Remote | None:
                     hint="pass a contiguous copy of it: .contiguous(), .copy()",
                 )
             step *= n
-    return Remote(int(told["data"][0] or 0), shape, dtype, told.get("stream"), value)
+    return Remote(address, shape, dtype, told.get("stream"), value)
 
 
 # --------------------------------------------------------------------------------------------- streams

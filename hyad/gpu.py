@@ -81,7 +81,7 @@ def prepare(kernel: CudaKernel, args: Sequence[Any], make: Callable[..., Any] = 
         wanted = len(p.dims) + p.batched
         if array.ndim != wanted:
             what = "with the batch as its leading dim" if p.batched else "shared by all elements"
-            raise ModelTypeError(f"{kernel.name}: argument `{p.name}`, {what}, has {wanted} dims, not {array.ndim}")
+            raise ModelTypeError(f"{kernel.name}: argument `{p.name}`, {what}, has {array.ndim} dims, not {wanted}")
         if p.batched:
             batches[p.name] = array.shape[0]
         elif not p.dims:
@@ -129,13 +129,23 @@ def _converted(p: CudaParam | launches.Param, value: Any, dtype: str) -> Any:
                 hint=f"convert it{f', or compile with dtype={other!r}' if other else ''}",
             )
         return value
-    kinds = {"real": "fiub", "int": "iub", "bool": "b"}[p.elem]
+    kinds = {"real": "fiub", "int": "iu", "bool": "b"}[p.elem]
+    if isinstance(value, np.ma.MaskedArray):
+        raise ModelTypeError(f"argument `{p.name}` is a masked array", hint=f"fill it: {p.name}.filled(...)")
     array = np.asarray(value)
     if array.dtype.kind not in kinds:
         wanted = {"real": "reals", "int": "integers", "bool": "truth values"}[p.elem]
         raise ModelTypeError(f"argument `{p.name}` holds {array.dtype}, not {wanted}")
     wanted = DTYPES[dtype if p.elem == "real" else p.elem]
     return np.require(array, wanted, "C")
+
+
+def _even(value: Any, name: str) -> Any:
+    """A list as an array, and any other value as it is."""
+    try:
+        return np.asarray(value) if isinstance(value, (list, tuple)) else value
+    except ValueError:
+        raise ModelTypeError(f"argument `{name}` is a list of rows of different lengths") from None
 
 
 def size_of(size: int | str, known: dict[str, int]) -> int:
@@ -351,7 +361,13 @@ class CudaModel:
         self._kernels: dict[tuple[int, ...], CudaKernel] = {}
 
     @border
-    def __call__(self, *args: Any, stream: Any = None) -> Any:
+    def __call__(self, *args: Any, stream: Any = None, **named: Any) -> Any:
+        for keyword in named:
+            raise ModelTypeError(
+                f"{self.program.name} got an unexpected keyword `{keyword}`",
+                self.program.span,
+                "arguments go by position",
+            )
         flat = self._flat(args)
         ranks = (getattr(p.type, "rank", 0) for p in self.program.params)
         shared = tuple(k for k, (rank, a) in enumerate(zip(ranks, flat)) if rank_of(a) <= rank)
@@ -376,7 +392,7 @@ class CudaModel:
             raise ModelTypeError(
                 f"{self.program.name}: an argument has another structure than it was compiled for", self.program.span
             )
-        return [device.remote(a, p.name) or a for p, a in zip(self.program.params, flat)]
+        return [device.remote(a, p.name) or _even(a, p.name) for p, a in zip(self.program.params, flat)]
 
     def _kernel(self, shared: tuple[int, ...]) -> CudaKernel:
         if shared not in self._kernels:
@@ -558,7 +574,7 @@ def bound(program: CudaProgram, flat: Sequence[Any]) -> tuple[dict[str, Any], di
     for p, a in zip(program.params, flat):
         array = _converted(p, a, program.dtype)
         if array.ndim != len(p.dims):
-            raise ModelTypeError(f"{program.name}: argument `{p.name}` has {len(p.dims)} dims, not {array.ndim}")
+            raise ModelTypeError(f"{program.name}: argument `{p.name}` has {array.ndim} dims, not {len(p.dims)}")
         if p.dims:
             arrays[p.name] = array
             for d, n in zip(p.dims, array.shape):
@@ -590,8 +606,10 @@ class Gpu:
         program, found, results = self.program, {}, []
         own, total = [], 0
         for m, shape in zip(program.memory, shapes):
-            if min(shape, default=0) < 0:
-                raise ModelTypeError(f"{program.name}: `{m.name}` would have shape {shape}")
+            if min(shape, default=0) < 0:  # of the states of a loop that does not run
+                if m.kind == "result":
+                    raise ModelTypeError(f"{program.name}: `{m.name}` would have shape {shape}")
+                shape = tuple(max(d, 0) for d in shape)
             if m.kind == "param":
                 array = arrays[m.name]
                 if not isinstance(array, Remote):

@@ -415,8 +415,8 @@ def test_arguments_that_do_not_fit() -> None:
     v, w = np.ones((5, 3)), np.ones(3)
     for args, message in (
         ((v,), "takes 2 arguments, not 1"),
-        ((v[0], w), "argument `v`, with the batch as its leading dim, has 2 dims, not 1"),
-        ((v, v), "argument `w`, shared by all elements, has 1 dims, not 2"),
+        ((v[0], w), "argument `v`, with the batch as its leading dim, has 1 dims, not 2"),
+        ((v, v), "argument `w`, shared by all elements, has 2 dims, not 1"),
         ((v, np.ones(4)), r"an element of argument `w` has shape \(4,\), not \(3,\)"),
         ((v * 1j, w), "argument `v` holds complex128, not reals"),
         ((np.array([["a"]]), w), "argument `v` holds <U1, not reals"),

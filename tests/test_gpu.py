@@ -537,8 +537,11 @@ def test_arguments_that_do_not_fit(driver: standin.Driver) -> None:
     for args, message in (
         ((np.ones((2, 3)),), "takes 2 arguments, not 1"),
         ((np.ones((2, 3)), np.ones(3)), "different lengths"),
-        ((np.ones((2, 2, 2)), 1.0), "has 2 dims, not 3"),
+        ((np.ones((2, 2, 2)), 1.0), "has 3 dims, not 2"),
         ((np.ones((2, 3)) * 1j, 1.0), "argument `v` holds complex128, not reals"),
+        (([[1.0, 2.0], [3.0]], 1.0), "argument `v` is a list of rows of different lengths"),
+        ((np.ma.array(np.ones(3), mask=[1, 0, 0]), 1.0), "argument `v` is a masked array"),
+        ((types.SimpleNamespace(__cuda_array_interface__={"shape": 3}), 1.0), "argument `v` tells of memory of a GPU"),
     ):
         with pytest.raises(ModelTypeError, match=message):
             f(*args)
@@ -599,6 +602,22 @@ def test_a_plan_is_one_module(driver: standin.Driver) -> None:
     assert driver.calls.count("module_from_buffer") == 1 and len({name for name, *_ in driver.launches}) == 4
 
 
+@pytest.mark.parametrize("body", ["(* 0.5 s)", "(tanh s)", "(@ m s)"])
+def test_loops_that_run_less_than_no_time(body: str, driver: standin.Driver) -> None:
+    """A count below 1 gives the start, and its gradient goes through nothing."""
+    text = "(defmodel f [#^ (Vec n) v #^ (Mat n n) m #^ Int steps] {})".format
+    loop = f"(ifold (fn [s k] {body}) v steps)"
+    v, m = np.arange(3.0), np.ones((3, 3))
+    for count in (-3, 0):
+        np.testing.assert_array_equal(compiled(text(loop))(v, m, count), v)
+        g = hyad.compile(hyad.grad(hyad.model(text(f"(sum (square {loop}))"), namespace={}), wrt="v"), target="cuda")
+        np.testing.assert_array_equal(g(v, m, count), 2 * v)
+    with pytest.raises(ModelTypeError, match="`steps` holds bool, not integers"):
+        compiled(text(loop))(v, m, True)
+    with pytest.raises(ModelTypeError, match="f got an unexpected keyword `steps`"):
+        compiled(text(loop))(v, m, steps=1)
+
+
 def test_code_that_the_gpu_does_not_load(driver: standin.Driver) -> None:
     driver.fail["module_from_buffer"] = [driver.RuntimeError("cuModuleLoadDataEx failed: no kernel image is available")]
     with pytest.raises(CompileError, match="the GPU does not load the code of scale: .*no kernel image") as caught:
@@ -623,7 +642,7 @@ def test_checks_of_a_plan(driver: standin.Driver) -> None:
         gpu.run_program(plans.WALK, (np.array([1.0, -9.0]), 1.0, 1))
     for args, message in (
         ((np.ones(3), 1.0), "walk takes 3 arguments, not 2"),
-        ((1.0, 1.0, 1), "walk: argument `v` has 1 dims, not 0"),
+        ((1.0, 1.0, 1), "walk: argument `v` has 0 dims, not 1"),
         ((np.ones(3), 1.0, 1.5), "argument `m` holds float64, not integers"),
     ):
         with pytest.raises(ModelTypeError, match=message):
