@@ -41,6 +41,7 @@ from hyad.core import (
 )
 from hyad.errors import Span
 from hyad.grid.again import kept_together, made_again
+from hyad.grid.batches import sum_of
 from hyad.grid.gather import long, spread, stack_of_products
 from hyad.grid.scans import row_scan, scan_of
 from hyad.grid.teams import from_the_least
@@ -343,6 +344,11 @@ class Cutter(HostLoops):
             at = self.room(var)
             if op.name == "zeros":
                 self.steps.append(Clear(at, total(self.sizes(var.type.dims, bind.span))))
+        elif op.name == "array" and op.args and is_array(op.args[0]) and self.long_array(var):
+            self.flush()
+            at, row = self.room(var), total(self.sizes(var.type.dims[1:], bind.span))
+            for k, part in enumerate(op.args):
+                self.copy_value(part, At(at.array, simple("+", at.offset, simple("*", k, row))))
         else:
             self.one_thread(bind, later)
 
@@ -469,7 +475,7 @@ class Cutter(HostLoops):
         x, y, *counts, s, t = op.args
         a, b = places
         m, n, k = self.sizes(counts, bind.span)
-        lda, ldb = (self.sizes(type_of(factor).dims[1:], bind.span)[0] for factor in (x, y))
+        lda, ldb = (self.sizes(type_of(factor).dims[-1:], bind.span)[0] for factor in (x, y))
         if self.tiled is None:
             self.tiled = self.kernel_names.fresh(f"{self.name}_product")
             real = "double" if self.dtype == "f64" else "float"
@@ -489,25 +495,6 @@ class Cutter(HostLoops):
         self.steps.append(step)
         what = "a matrix product" if many == 1 else "a stack of matrix products"
         self.note(bind, f"{what}: the library's, or tiles in shared memory")
-
-
-def sum_of(bind: Bind) -> tuple[Atom, Atom] | None:
-    """The two matrices that a nest adds up, and does nothing else."""
-    outer = bind.op
-    if type(outer) is not Loop or outer.accs or len(outer.body.binds) != 1:
-        return None
-    inner = outer.body.binds[0].op
-    if type(inner) is not Loop or inner.accs or outer.body.results != outer.body.binds[0].vars:
-        return None
-    *gets, last = inner.body.binds or (None,)
-    if len(gets) != 2 or type(last.op) is not Prim or last.op.name != "+" or inner.body.results != last.vars:
-        return None
-    place = (outer.index, inner.index)
-    if any(type(g.op) is not Prim or g.op.name != "get" or g.op.args[1:] != place for g in gets):
-        return None
-    if {*last.op.args} != {v for g in gets for v in g.vars}:
-        return None
-    return gets[0].op.args[0], gets[1].op.args[0]
 
 
 def any_order(op: Loop, kinds: Sequence[Reduction]) -> bool:

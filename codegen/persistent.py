@@ -58,6 +58,7 @@ from .launches import (
     walk,
 )
 from .memory import HostMemory, simple, with_name
+from .thread import WARP
 
 NAME = "persistent"  # of the optimisation, to switch it off
 LAUNCH = 1 << 16  # the work, in additions, that one block does while a kernel is started
@@ -81,6 +82,7 @@ class Persistent(HostMemory):
         self.loads: dict[str, Size | None] = {}  # the work of a kernel, in additions
         self.many: dict[str, Size] = {}  # how many parts a kernel folds
         self.wide: set[str] = set()  # kernels of which a team may be a block, or that have a tile
+        self.warps: set[str] = set()  # kernels of one warp, whose threads have a direction each
         self.large: set[str] = set()  # kernels that are launched where they are no little work
         self.roomy: set[str] = set()  # kernels that are for where a device has room for more threads than others have
         self.part_names: dict[str, str] = {}  # of kernels that are functions, too
@@ -481,7 +483,8 @@ class _Text:
         part = self.cut.part_of(s.kernel)
         printed = self.cut.texts[self.cut.kernels.index(s.kernel)]
         self.shared += sum(BYTES[t] * int(n) for t, n in SHARED.findall(printed)) + 512
-        self.emit(f"{'if (threadIdx.x == 0) ' if s.block == 1 else ''}{part}({', '.join(args)});", depth)
+        few = f"if (threadIdx.x < {WARP}) " if s.kernel in self.cut.warps else ""
+        self.emit(f"{'if (threadIdx.x == 0) ' if s.block == 1 else few}{part}({', '.join(args)});", depth)
         self.emit("__syncthreads();", depth)
 
     def put_back(self, arrays: Sequence[str]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import prod
 
 from hyad.core import (
     INT,
@@ -18,6 +19,7 @@ from hyad.core import (
     Bind,
     Block,
     Check,
+    Const,
     Data,
     Loop,
     Make,
@@ -59,11 +61,12 @@ from .launches import (
     walk,
 )
 from .lower import plan, type_of
-from .memory import simple
+from .memory import Spot, simple
 from .persistent import Persistent
 from .staging import SIZES, room_of_rows
 from .thread import WARP
 
+COPIED = 512  # elements that are not worth a launch, to be copied
 ROOM = 1 << 27  # elements of workspace that the threads of one launch have, all together
 
 
@@ -164,6 +167,8 @@ class Pieces(Persistent):
         if printer.directions and self.notes:
             form, note = self.notes[-1]
             self.notes[-1] = form, f"{note}, with a warp for its directions"
+        if printer.directions:
+            self.warps.add(name)
         smaller = text.block < threads
         threads = WARP if printer.directions else min(threads, text.block)
         if printer.turned:
@@ -349,7 +354,7 @@ class Pieces(Persistent):
                 if isinstance(v.type, Arr):
                     source = changed(b, k)
                     roots[v] = roots.get(source, source) if source is not None else None
-        latest = {}  # of each free array, the last version
+        latest = {}  # of each array, the last version
         for v in outs:
             if isinstance(v.type, Arr) and isinstance(roots.get(v), Var) and roots[v] not in inside:
                 latest[roots[v]] = v
@@ -361,10 +366,39 @@ class Pieces(Persistent):
                 )
                 wanted = self.wanted.get(v)
                 if root not in others and (wanted == self.spot[root].at or wanted is None and not shared):
-                    own[v] = root
+                    own[v] = root  # it is free
                     self.spot[v] = self.spot[root]
+                    continue
+            first = self.first_change(binds, root, v)
+            if self.long_array(root) and isinstance(first.op, Prim):  # a loop takes as long as the copy does
+                binds, own[v] = self.copied_first(binds, root, v, first)
         places = [None if v in own else self.room(v) for v in outs]
         self.emit(binds, outs, places, own)
+
+    def long_array(self, array: Var) -> bool:
+        """Whether it takes one thread longer to copy an array than it takes to launch a copy."""
+        dims = array.type.dims  # type: ignore[union-attr]
+        if any(self.size(d) is None for d in dims):
+            return False
+        return not all(type(d) is Const for d in dims) or prod(d.value for d in dims) > COPIED  # type: ignore[union-attr]
+
+    def first_change(self, binds: Sequence[Bind], root: Var, last: Var) -> Bind:
+        """Of bindings that make ``last`` of ``root``, one of what the other has made, the first."""
+        makers = {v: (b, k) for b in binds for k, v in enumerate(b.vars)}
+        first, k = makers[last]
+        while (source := changed(first, k)) is not root:
+            first, k = makers[source]  # type: ignore[index]
+        return first
+
+    def copied_first(self, binds: Sequence[Bind], root: Var, last: Var, first: Bind) -> tuple[list[Bind], Var]:
+        """Bindings of which the ``first`` changes an array that has to stay as it is, and others what that has become,
+        until it is ``last``; with a copy of it that is made before, and changed in place. The copy."""
+        at = self.room(last)
+        self.copy_value(root, at)
+        start = Var(root.name, root.type, root.span)
+        self.spot[start] = Spot(at)
+        op = replace(first.op, args=(start, *first.op.args[1:]))  # type: ignore[union-attr, type-var]
+        return [Bind(b.vars, op, b.span, b.soft) if b is first else b for b in binds], start
 
     def scalars_to(self, todo: Sequence[tuple[Atom, At]]) -> None:
         """Scalars that are computed where they are used, put into memory by one thread."""

@@ -16,7 +16,7 @@ import batch
 import hyad
 from hyad import gpu
 from hyad.codegen.grid import print_grid
-from hyad.codegen.launches import Clear, CudaProgram, Launch, walk
+from hyad.codegen.launches import Clear, Copy, CudaProgram, Launch, Repeat, walk
 from hyad.emulate import Emulator
 from hyad.errors import BoundsError
 from hyad.program.journal import without
@@ -475,3 +475,50 @@ def test_sums_over_several_axes(text: str, given: tuple[tuple[int, ...], ...]) -
     for shape in SHAPES:
         (got,) = emulator_of(program).run(program, args, **shape)
         np.testing.assert_allclose(got, hyad.run(f, *args), rtol=1e-12)
+
+
+#: Layers over a batch of matrices, and how many loops of the host their gradients are.
+LAYERS = {
+    "a layer": ("(sum (square (@ x w)))", "xw", 0),
+    "two layers": ("(sum (tanh (@ (tanh (@ x w)) u)))", "xwu", 0),
+    "an einsum": ('(sum (square (einsum "btd,dh->bth" x w)))', "xw", 0),
+    "sums of products that are not by rows": ("(sum (map (fn [m] (sum (square (@ (transpose m) v)))) x))", "xv", None),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_products_of_a_batch(name: str) -> None:
+    """The gradient by the weights is one product of all rows of the batch, that by the input a stack of products."""
+    body, by, loops = LAYERS[name]
+    wave = lambda *shape: np.sin(1.0 + np.arange(np.prod(shape))).reshape(shape)  # noqa: E731
+    args = wave(2, 3, 4), wave(4, 5), wave(5, 2), wave(3, 2)
+    text = f"(defmodel f [#^ (Arr Real b t d) x #^ (Mat d h) w #^ (Mat h k) u #^ (Mat t k) v] {body})"
+    f = hyad.grad(hyad.model(text, namespace={}), wrt=tuple(by))
+    program = print_grid(f.optimised(f.specs(args), "cuda", blas=True))
+    if loops is not None:
+        assert sum(isinstance(s, Repeat) for s in walk(program.steps)) == loops
+    want = hyad.compile(f, "python", args=args)(*args)
+    for shape in SHAPES:
+        for ours, theirs in zip(emulator_of(program).run(program, args, **shape), want):
+            np.testing.assert_allclose(ours, theirs, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "text, copies",
+    [
+        ("[#^ (Vec n) v x #^ Int j] (update v j x)", 1),
+        ("[#^ (Vec n) v x #^ Int j] (let [w (copy v)] (set-at! w 0 x) (set-at! w j 2.0) w)", 1),
+        ("[#^ (Vec n) v x #^ Int j] (let [w (update v j x)] (+ (sum v) (sum (sin w))))", 1),
+        ("[#^ (Vec n) v x #^ Int j] [v v]", 2),
+        ("[#^ (Vec n) v x #^ Int j] (stack #(v (sin v)))", 2),
+    ],
+)
+def test_no_thread_copies_an_array(text: str, copies: int) -> None:
+    f = hyad.model(f"(defmodel f {text})", namespace={})
+    args = np.arange(5.0), 7.5, 3
+    program = print_grid(f.optimised(f.specs(args), "cuda", blas=True))
+    assert sum(isinstance(s, Copy) for s in walk(program.steps)) == copies
+    assert not re.search(r"for \(long long k = 0; k < n;", program.source)
+    for shape in SHAPES:
+        (got,) = emulator_of(program).run(program, args, **shape)
+        np.testing.assert_allclose(got, hyad.run(f, *args), rtol=1e-14)

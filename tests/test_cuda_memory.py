@@ -15,7 +15,7 @@ import batch
 import hyad
 import memoised
 from hyad import gpu
-from hyad.codegen import launches, nvrtc
+from hyad.codegen import launches, nvrtc, pieces
 from hyad.codegen.cuda import print_cuda
 from hyad.codegen.grid import print_grid
 from hyad.codegen.launches import CudaProgram
@@ -383,6 +383,19 @@ def test_a_warp_has_the_directions_of_what_is_done_by_steps(name: str) -> None:
     wanted = hyad.compile(f, args=args)(*args)
     for descending in (False, True):
         for got, want in zip(emulator.run(found[name], args, descending=descending), wanted, strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-12)
+
+
+def test_a_warp_of_a_block_that_has_several_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other warps of the block wait."""
+    monkeypatch.setattr(pieces, "COPIED", 64)  # the start is made row by row, by the block
+    f, args = steps_model("in-place"), steps_arguments("in-place")
+    program = print_grid(f.optimised(f.specs(args), "cuda", blas=True), name="steps")
+    assert warps(program) == 2 and "if (threadIdx.x < 32) steps_" in program.source
+    wanted = hyad.compile(f, args=args)(*args)
+    emulator = Emulator([program], gpu.cpu_compiler() or ())
+    for descending in (False, True):
+        for got, want in zip(emulator.run(program, args, descending=descending), wanted, strict=True):
             np.testing.assert_allclose(got, want, rtol=1e-12)
 
 

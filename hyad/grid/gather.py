@@ -65,6 +65,7 @@ from ..program.check import check_after
 from ..program.dead import dead_code, tidy
 from ..program.journal import on
 from ..program.rebuild import Rebuild, rebuild
+from .batches import batches_block
 from .courses import courses_block, rows_block, stepped
 from .elements import by_elements
 from .elsewhere import elsewhere_block
@@ -153,6 +154,7 @@ def spread(
     by(lambda block: each(block, scaled))
     program = dead_code(products(program))  # those of a gradient are whole only now
     program = uncopied(program)
+    by(batches_block)
     by(lambda block: product_block(block, stacked=True))
     if deterministic:
         by(lambda block: each(block, in_fixed_point))

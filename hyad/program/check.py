@@ -274,7 +274,7 @@ class _Checker:
             self.require(not any(isinstance(t, Arr) for t in types), "only scalars are selected")
             self.same(types[1:], [result, result], "the operands are")
         elif name == "product":
-            self.require(all(isinstance(t, Arr) and t.rank == 2 for t in types[:2]), "two matrices are needed")
+            self.require(all(isinstance(t, Arr) and t.rank >= 2 for t in types[:2]), "two matrices are needed")
             self.require([*types[2:]] == [INT, INT, INT, BOOL, BOOL], "three sizes and two truth values are needed")
             self.same([result], [Arr(REAL, op.args[2:4])], "the result is")
         elif name == "undef":
