@@ -1109,3 +1109,26 @@ def test_a_slice_is_a_copy(part: str) -> None:
     m = np.arange(6.0).reshape(2, 3)
     wanted = m[0].sum() if part.startswith("0") else m.sum()
     assert f(m) == hyad.run(f, m) == wanted
+
+
+@pytest.mark.parametrize(
+    "ends", ["(* h w) (* (+ h 1) w)", "(* w h) (* w (+ 1 h))", "(* h w) (+ (* h w) w)", "(* (- h 1) w) (* h w)"]
+)
+def test_parts_of_equal_length(ends: str) -> None:
+    """The heads of attention, as slices whose ends are multiples of their length."""
+    first = "(range 1 (+ k 1))" if "- h" in ends else "(range k)"
+    f = hyad.model(
+        f"""(fn [#^ (Mat n d) q #^ Int k] (let [w (// d k) s (ref 0.0)]
+          (for [h {first}]
+            (let [part (get q (slice None) (slice {ends}))] (set! s (+ (deref s) (* h (sum (square part)))))))
+          (+ (deref s) (sum (build k (fn [h] (get q (slice None) (slice (* h w) (* (+ h 1) w)))))))))""",
+        namespace={},
+    )
+    q = np.sin(np.arange(24.0)).reshape(3, 8)
+    for k in (1, 2, 4):
+        parts = np.split(q, k, axis=1)
+        want = sum((h + ("- h" in ends)) * (part**2).sum() for h, part in enumerate(parts)) + q.sum()
+        assert f(q, k) == pytest.approx(want, rel=1e-13)
+    assert hyad.check_grad(f, (q, 2), wrt=0)
+    with pytest.raises(hyad.HyadError, match="made where these are"):
+        hyad.model("(fn [#^ (Vec n) x] (sum (map sum (build 4 (fn [i] (slice x 0 i))))))", namespace={})(np.ones(5))

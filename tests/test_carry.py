@@ -9,6 +9,7 @@ import pytest
 
 import hyad
 import oracle
+from hyad.core import REAL, Loop, Prim, all_binds
 
 #: A tridiagonal system in place: down, and up again.
 THOMAS = """(defmodel thomas [#^ (Vec n) a #^ (Vec n) b #^ (Vec n) c #^ (Vec n) d]
@@ -240,3 +241,33 @@ def test_what_an_iteration_looks_up_is_checked_there() -> None:
     for k in (-1, 2):
         with pytest.raises(hyad.HyadError, match="outside"):
             made(np.ones(6), k)
+
+
+#: Tables of which each element is a smallest or largest of three: the order in which a user writes these is free.
+THREE = ["up left corner", "left up corner", "left corner up", "corner up left", "up corner left"]
+
+
+@pytest.mark.parametrize("order", THREE)
+@pytest.mark.parametrize("pick", ["min", "max"])
+def test_what_comes_from_the_iteration_before_is_compared_last(order: str, pick: str) -> None:
+    """One comparison of an iteration waits for the one before; NaN, infinities and the values are as written."""
+    places = {"up": "(get D (- i 1) j)", "left": "(get D i (- j 1))", "corner": "(get D (- i 1) (- j 1))"}
+    f = hyad.model(
+        f"""(fn [#^ (Mat n m) c] (let [D (copy c)]
+          (for [i (range 1 n) j (range 1 m)]
+            (set-at! D i j (+ (get D i j) ({pick} {" ".join(places[k] for k in order.split())}))))
+          D))""",
+        namespace={},
+    )
+    assert "carried-last" in [step.name for step in hyad.explain(f).steps] or order.endswith("left")
+    made = hyad.compile(f)
+    loop = next(x.op for x in all_binds(made.program.body) if type(x.op) is Loop and x.op.accs and REAL in
+                [a.type for a in x.op.accs])  # type: ignore[attr-defined]  # fmt: skip
+    compared = [x.op.args for x in loop.body.binds if type(x.op) is Prim and x.op.name == pick]
+    (left,) = (a for a in loop.accs if a.type == REAL)
+    assert [left in args for args in compared] == [False, True] and compared[-1][1] is left
+    c = np.sin(np.arange(30.0)).reshape(5, 6)
+    for k, odd in ((3, np.nan), (8, np.inf), (8, -np.inf), (14, np.nan)):
+        for x in (c, np.where(np.arange(30).reshape(5, 6) == k, odd, c)):
+            np.testing.assert_array_equal(made(x), hyad.run(f, x))
+    assert hyad.check_grad(hyad.model("(fn [c] (sum (sin (f c))))", namespace={"f": f}), (c,))

@@ -64,6 +64,7 @@ from .alongside import alongside, recomputed
 from .at_hand import at_hand
 from .bands import bands
 from .cancel import cancel
+from .carried_last import carried_last
 from .carry import carry
 from .chains import chains
 from .checks import Around, checks_first, made_two, once, one_size
@@ -1156,6 +1157,7 @@ PIPELINE: list[Pass] = [
     history,  # when it is known what is remembered
     adds_last,  # of the additions that have been gathered nowhere; before what an iteration hands on to the next
     carry,  # when each loop is what it will be, and no pass looks for stores any more
+    carried_last,  # now that it is known what an iteration hands on
     divide,  # when it is known what is divided in a loop, and what before it
     strands,  # when each sum is what it will be, and no pass looks for sums any more
     rows_first,
@@ -1172,10 +1174,11 @@ WITH_VECTORS: list[Pass] = [calls_first, abreast]
 
 #: What serves the caches and vectors of a processor: a thread of a GPU keeps its sums in registers.
 FOR_CACHES = frozenset(
-    "add-rows afterwards align alongside branch-sums by-columns carry checked-sums choices columns data-first"
-    " denormals edges eights fills flags forwards growing-sums history interchange jam jam-rows keep-calls kept-rows"
-    " lanes masked-sums neighbours one-place overlaps periods power-tables row-folds row-lanes rows-first searches"
-    " shifts skips split strands transposes triangles twins unbranched unchecked whole-eights wraps".split()
+    "add-rows adds-last afterwards align alongside branch-sums by-columns carried-last carry checked-sums choices"
+    " columns data-first denormals edges eights fills flags forwards growing-sums history interchange jam jam-rows"
+    " keep-calls kept-rows lanes masked-sums neighbours one-place overlaps periods power-tables row-folds"
+    " row-lanes rows-first searches shifts skips split strands transposes triangles twins unbranched unchecked"
+    " whole-eights wraps".split()
 )
 
 #: What makes a sum, of rows or not, one that threads cannot take in parts, and what has to come after that, once more.

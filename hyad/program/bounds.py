@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from itertools import product
 from typing import Any
 
 from ..core import FALSE, INT, TRUE, Arr, Atom, Bind, Block, Const, If, Loop, Prim, Type, Var, blocks_of, type_of
@@ -57,7 +58,7 @@ class Bounds:
         if name == "+":
             return affine_add(self.affine(args[0]), self.affine(args[1]))
         if name == "-":
-            return affine_add(self.affine(args[0]), self.affine(args[1]), -1)
+            return self.multiplied_out(affine_add(self.affine(args[0]), self.affine(args[1]), -1))
         if name == "neg":
             return affine_add((0, {}), self.affine(args[0]), -1)
         if name == "*":
@@ -74,6 +75,40 @@ class Bounds:
                 rest = constant % divisor, {}
                 return rest if name == "%" else (constant // divisor, {v: k // divisor for v, k in terms.items()})
         return None
+
+    def multiplied_out(self, affine: Affine) -> Affine:
+        """An affine form with its products multiplied out, where they cancel.
+
+        ``(- (* (+ i 1) n) (* i n))``  =>  ``n``.
+        """
+        signs = {k > 0 for v, k in affine[1].items() if self.multiplied(v) is not None}
+        if len(signs) < 2:
+            return affine
+        total = self.monomials(affine)
+        if any(c and len(m) > 1 for m, c in total.items()):
+            return affine
+        return total.pop((), 0), {m[0]: c for m, c in total.items() if c}
+
+    def multiplied(self, v: Atom) -> tuple[Atom, ...] | None:
+        """The integers that one is the product of."""
+        op = self.definitions.get(v)  # type: ignore[arg-type]
+        return op.args if op is not None and op.name == "*" and v.type == INT else None  # type: ignore[union-attr]
+
+    def monomials(self, affine: Affine) -> dict[tuple[Var, ...], int]:
+        """A sum of products of integers that are no products or sums: what each is multiplied by."""
+        total: dict[tuple[Var, ...], int] = {(): affine[0]}
+        for v, k in affine[1].items():
+            factors = self.multiplied(v)
+            inner: dict[tuple[Var, ...], int] = {(v,): 1}  # type: ignore[dict-item]
+            if factors is not None:
+                x, y = (self.monomials(self.affine(f)) for f in factors)
+                inner = {}
+                for (m, c), (n, d) in product(x.items(), y.items()):
+                    key = tuple(sorted((*m, *n), key=id))
+                    inner[key] = inner.get(key, 0) + c * d
+            for m, c in inner.items():
+                total[m] = total.get(m, 0) + k * c
+        return total
 
     def unturned(self, a: Atom, n: Atom) -> Affine | None:
         """``a`` without multiples of an integer ``n``, by which it is divided to get a rest; None where it has none.

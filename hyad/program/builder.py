@@ -867,7 +867,8 @@ class Builder(Bounds):
                 raise ModelTypeError(
                     "the size of this array is only known inside a branch or an iteration",
                     self.span,
-                    "every branch and every iteration must give the same shape",
+                    "every branch and every iteration must give the same shape; what is made of rows of several lengths"
+                    " is made where these are, as in `(build n (fn [i] (sum (slice v 0 i))))`",
                 )
             dims.append(size)
         return Arr(t.elem, tuple(dims))

@@ -507,8 +507,14 @@ static inline double hyad_max(double a, double b) {
     return b == b ? most : b;
 }
 static inline double hyad_max_serial(double a, double b) {
-    if (b != b) return b;
-    return b > a ? b : a;
+    const double most = b > a ? b : a;
+    if (b != b) {
+#if defined(__GNUC__)
+        __asm__ volatile(""); /* a branch, which is foreseen */
+#endif
+        return b;
+    }
+    return most;
 }
 static inline long long hyad_imax(long long a, long long b) { return a >= b ? a : b; }
 """
@@ -518,8 +524,14 @@ static inline double hyad_min(double a, double b) {
     return b == b ? least : b;
 }
 static inline double hyad_min_serial(double a, double b) {
-    if (b != b) return b;
-    return b < a ? b : a;
+    const double least = b < a ? b : a;
+    if (b != b) {
+#if defined(__GNUC__)
+        __asm__ volatile(""); /* a branch, which is foreseen */
+#endif
+        return b;
+    }
+    return least;
 }
 static inline long long hyad_imin(long long a, long long b) { return a <= b ? a : b; }
 """
