@@ -597,3 +597,26 @@ def test_a_remainder_by_another_number_stays() -> None:
     for n, m in ((1, 1), (5, 2), (9, 9), (9, 4), (3, 8)):
         v, w = np.arange(1.0, n + 1), np.arange(1.0, m + 1)
         np.testing.assert_allclose(hyad.compile(f)(v, w), v * w[(np.arange(n) + 2) % m])
+
+
+def test_of_long_branches_one_is_left() -> None:
+    """A wall on either side, and inside what flows from cell to cell: more is written down than any iteration does."""
+    text = """(fn [#^ (Vec n) h #^ (Vec n) hu]
+      (let [flux (fn [hl ul hr ur]
+              (let [cl (sqrt (* 9.81 hl)) cr (sqrt (* 9.81 hr)) vl (/ ul hl) vr (/ ur hr)
+                    a (max (+ (abs vl) cl) (+ (abs vr) cr))]
+                [(- (* 0.5 (+ ul ur)) (* 0.5 a (- hr hl)))
+                 (- (* 0.5 (+ (* ul vl) (* 0.5 9.81 hl hl) (* ur vr) (* 0.5 9.81 hr hr))) (* 0.5 a (- ur ul)))]))
+            f (build (+ n 1) (fn [i] (cond (= i 0) (flux (get h 0) (- (get hu 0)) (get h 0) (get hu 0))
+                (= i n) (flux (get h (- n 1)) (get hu (- n 1)) (get h (- n 1)) (- (get hu (- n 1))))
+                True (flux (get h (- i 1)) (get hu (- i 1)) (get h i) (get hu i)))))]
+        (sum (build n (fn [i] (* (+ (get f (+ i 1) 0) (get f i 1)) (- (get f (+ i 1) 1) (get f i 0))))))))"""
+    f = hyad.model(text, namespace={})
+    made = hyad.compile(f)
+    assert max(len(list(all_binds(x.op.body))) for x in all_binds(f.program(f.specs()).body) if type(x.op) is Loop) > 80
+    loops = [x.op for x in all_binds(made.program.body) if type(x.op) is Loop]  # type: ignore[attr-defined]
+    assert loops and not any(type(x.op) is If for loop in loops for x in all_binds(loop.body))
+    for n in (1, 2, 3, 9, 40):
+        args = 1 + 0.1 * np.sin(np.arange(n)), 0.1 * np.cos(np.arange(n))
+        assert made(*args) == pytest.approx(hyad.run(f, *args), rel=1e-12)
+    assert hyad.check_grad(f, args)

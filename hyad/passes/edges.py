@@ -8,7 +8,7 @@ ring.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from itertools import product
 
 from ..core import (
@@ -16,6 +16,7 @@ from ..core import (
     INT,
     Atom,
     Bind,
+    Block,
     Check,
     Const,
     If,
@@ -173,13 +174,13 @@ class Edges(Bordered):
             self.copy(bind)
             return
         self.found = True
-        self.define(bind, self.way(op, max(ends))(op, bind, tests, *ends))  # type: ignore[arg-type]
+        self.define(bind, self.way(op, tests, max(ends))(op, bind, tests, *ends))  # type: ignore[arg-type]
 
-    def way(self, op: Loop, most: int) -> Callable[..., Sequence[Atom]]:
+    def way(self, op: Loop, tests: Container[Var], most: int) -> Callable[..., Sequence[Atom]]:
         """How a loop is taken apart of which so many iterations are at an end."""
         if any(type(x.op) is Loop for x in op.body.binds):
             return self.rows
-        if len(list(all_binds(op.body))) > LONGEST:
+        if length(op.body, tests) > LONGEST:
             return self.around
         return self.parts if most < 2 else self.stretches
 
@@ -190,7 +191,9 @@ class Edges(Bordered):
         found = list(all_binds(op.body))
         inner = [x.op for x in op.body.binds if type(x.op) is Loop]
         longest = LONGEST_ROW if inner else LONGEST if in_order(op) else LONGER
-        if len(found) > longest or not any(map(decides, found)):
+        if len(found) > max(longest, LONGER) or not any(map(decides, found)):
+            return {}
+        if len(found) > longest and (inner or length(op.body, comparisons(op)) > longest):
             return {}
         if any(type(x.op) not in (Prim, If, Check) for x in found if x.op not in inner):
             return {}
@@ -424,6 +427,15 @@ def comparisons(op: Loop) -> dict[Var, tuple[str, Affine]]:
                 if gap[1].get(op.index) in (1, -1):
                     tests[x.vars[0]] = x.op.name, gap
     return tests
+
+
+def length(block: Block, tests: Container[Var]) -> int:
+    """How many bindings a block has where it is known what the ``tests`` give: of their branches one is left."""
+    total = 0
+    for x in block.binds:
+        arms = [length(arm, tests) for arm in blocks_of(x.op)]
+        total += 1 + (max(arms) if type(x.op) is If and x.op.cond in tests else sum(arms))
+    return total
 
 
 def conditions(bind: Bind) -> tuple[Atom, ...]:
