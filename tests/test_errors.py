@@ -100,6 +100,7 @@ MODELS: list[tuple[Any, ...]] = [
     ("a size that nothing binds", UnboundError, "(fn [u] (build [nn nn] (fn [i j] (get u i))))", V),
     ("an infix product", UnboundError, "(fn [x] (+ 1 x*x))", 1.0),
     ("a complex literal", UnboundError, "(fn [x] (* x 1j))", 1.0),
+    ("an attribute of what a form gives", UnboundError, "(fn [v] (sum (sin v).T))", V),
     ("Clojure's predicate", UnboundError, "(fn [x] (if (neg? x) 0 x))", 1.0),
     ("Clojure's Math", UnboundError, "(fn [x] (Math/sqrt x))", 1.0),
     ("recur without loop", UnboundError, "(fn [x] (recur x))", 1.0),

@@ -230,6 +230,8 @@ def similar(name: Global, scope: Callable[[str], tuple[bool, Any]]) -> str:
     head, _, path = text.partition(".")
     if head in ("np", "numpy") and of_numpy(path) is not None:
         return "LANGUAGE.md lists the functions of NumPy that there are; call others outside, and pass what they give"
+    if not head and path.isidentifier():
+        return f"of what a form gives it is read as `(. (...) {path})`"
     names = [*PRIMITIVES, *BUILTINS, *OPERATORS, *prelude_texts()]
     infix = re.fullmatch(r"(\w+)([*/+^]+)(\w+)", text)
     if infix is not None and bare not in names:
