@@ -127,7 +127,8 @@ def hint_for(place: str, what: str, kind: type | None = None) -> str | None:
         return "the head of a call is a function" + ("; `(get v i)` is an element" if array else "")
     if place == "field" and array:
         return "functions take arrays: `(transpose m)`, `(shape m)`, `(sum m)`"
-    return "`(int x)` makes one of a real, `(// a b)` is a whole quotient" if place in ("index", "size") and what == "a number" else None
+    whole = place in ("index", "size") and what == "a number"
+    return "`(int x)` makes one of a real, `(// a b)` is a whole quotient" if whole else None
 
 
 def truth_hint(name: str, kinds: str) -> str | None:
