@@ -35,7 +35,7 @@ from .tables import affine_of
 
 TILE = 32  # iterations at once: what they add stays in the nearest cache
 FEWEST = 16  # a loop that is known to run less often is left as it is
-MOST = 24  # numbers that an iteration adds
+MOST = 12  # numbers that an iteration adds
 BRANCHES = 2  # of what an iteration does outside of branches: what it may do inside, both sides together
 EACH = 5  # in additions: what has to be computed for each of them, for this to be worth it
 CHECKED = 3  # times as much, where it is checks alone that keep a compiler from taking several at once
