@@ -46,6 +46,7 @@ ON_A_GPU = {
     "turned": "Adds to the elements of a matrix row by row where a loop does so column by column.",
     "gather": "Turns atomic additions to known elements into sums, each taken by one thread.",
     "rectangles": "Makes a triangle of iterations a rectangle, in which half of the threads are idle.",
+    "batches": "Takes what a loop over a batch adds up or stacks of products as products of the whole batch.",
     "beside": "Moves loops over vectors of one length next to each other, so that they can share a kernel.",
     "vectors": "Fuses loops over vectors of one length into few kernels: one block where the vectors are short.",
     "from-nothing": "Starts a reduction that continues another one at its identity (0 for a sum), and combines both.",

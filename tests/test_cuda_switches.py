@@ -46,6 +46,8 @@ CASES: dict[str, tuple[str, tuple[Any, ...], Any]] = {
     "gather": (LAYER, ((5, 4), (5,), (5,), (30, 4)), "w"),
     "rectangles": ("[#^ (Mat n n) a #^ (Vec n) v] (ifold (fn [a i] (ifold (fn [a j] (update a i j (- (get a i j)"
                    " (* (get v i) (get v j))))) a (+ i 1))) a (len v))", ((9, 9), (9,)), None),
+    "batches": ("[#^ (Arr Real b t d) x #^ (Mat d h) w] (sum (map sin (ravel (@ x w))))", ((3, 4, 5), (5, 2)),
+                ("x", "w")),
     "beside": ("[#^ (Vec n) x #^ (Vec m) y] (let [a (max x) b (sum (map exp y)) c (sum (map (fn [t] (* t a)) x))]"
                " #(a b c))", ((90,), (50,)), None),
     "vectors": ("[#^ (Vec n) x] (softmax x)", ((90,),), None),
@@ -111,7 +113,7 @@ def test_each_has_a_case() -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_switched_off_it_is_not_done_and_changes_no_result(name: str, programs: Any) -> None:
     with_, off = programs[0][name]
-    texts = [re.sub(rf"\b{p.name}_", "f_", p.source) for p in (with_, off)]
+    texts = [re.sub(rf"\b{p.name}_", "f_", f"{p.source}{p.steps}") for p in (with_, off)]
     assert texts[0] != texts[1]
     args = arguments(name)
     wanted = memoised.results(model_of(name), args)

@@ -224,6 +224,8 @@ READ = "(build {} (fn [k] (get s {})))"
         (STATES.format("v", READ.format("(len w)", "k 2")).replace("(get s k 2)", "(* (get s k k) (get s k (+ k 1)))")
          .replace("v w)", "(concat v [1.0]) w)"), True),  # of two
         (STATES.format("[1.0 2.0 3.0]", "(* (get s 1 0) (get s 2 2))"), False),  # all there are
+        # one of nine, far from the number of the iteration
+        (STATES.format("[1.0 2.0 3.0 4.0 5.0 6.0 7.0 8.0 9.0]", "(* (get s 0 8) (get s 2 8))"), True),
         # two rows
         (STATES.format("v", f"(+ (sum {READ.format('(len w)', 'k k')}) (sum {READ.format('2', 'k 0')}))"), False),
         (f"(let [s (build (len w) (fn [k] v))] {READ.format('(len w)', 'k k')})", False),  # made before the loop

@@ -154,7 +154,7 @@ def spread(
     by(lambda block: each(block, scaled))
     program = dead_code(products(program))  # those of a gradient are whole only now
     program = uncopied(program)
-    by(batches_block)
+    by(batches_block, "batches")
     by(lambda block: product_block(block, stacked=True))
     if deterministic:
         by(lambda block: each(block, in_fixed_point))

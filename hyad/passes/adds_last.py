@@ -46,18 +46,18 @@ def adds_last(program: Program) -> Program:
 
     ``(ifold (fn [g i] (let [f (force (get p i) (get q i))] (add-at (add-at g (get p i) f) (get q i) (- f)))) g n)``  =>
     for 32 ``i`` at a time a loop that makes the ``f``, and one that does the additions; before them one that checks
-    the ``p`` and ``q``.
+    the ``p`` and ``q``. So are numbers that a loop stacks or adds up where it is checks that keep it from vectors.
     Design decision: each element gets what it got, in the order in which it got it, and so the same value. Where two
     iterations may change one element a compiler takes one iteration after the other; the first of the two loops is a
     vector loop. Late, for what is left: additions at places of known distance are gathered before (``shifts``,
     ``rings``, ``neighbours``), those that cost little have loops of their own (``overlaps``). Of a branch both sides
     are computed: they may cost twice as much as the rest of an iteration.
     """
-    return taken(program, AddsLast(Builder(), program)) if any(map(changes_array, loops_of(program))) else program
+    return taken(program, AddsLast(Builder(), program)) if any(map(candidate, loops_of(program))) else program
 
 
-def changes_array(loop: Loop) -> bool:
-    """Whether a loop itself changes elements of an array, and has none inside."""
+def candidate(loop: Loop) -> bool:
+    """Whether a loop itself changes elements of an array, or checks something, and has no loop inside."""
     kinds = {type(x.op) for x in all_binds(loop.body)}
     return kinds <= {Prim, If, Check} and any(changes(x) or type(x.op) is Check for x in loop.body.binds)
 
@@ -100,7 +100,7 @@ class AddsLast(Rebuild):
 
     def plan(self, op: Loop) -> Plan | None:
         """What of an iteration goes ahead, if it is worth it."""
-        if not changes_array(op) or op.index.soft or op.snapshots is not None:
+        if not candidate(op) or op.index.soft or op.snapshots is not None:
             return None
         if type(op.count) is Const and op.count.value < FEWEST or self.steps.few(op.count):
             return None

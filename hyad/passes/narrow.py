@@ -105,16 +105,20 @@ class Narrow:
             return False
         if not self.here(last, r):
             return False
+        fewest = MOST + 1
         for level in (*reversed(self.levels), None):
             if level is not None and level.index is None:
                 continue
+            before = self.along, self.row, self.rows
             self.along = level
-            rows = [self.distance(u.subscripts) for u in uses]  # type: ignore[arg-type]
-            if None not in rows:
-                self.row = min(rows)  # type: ignore[type-var, assignment]
-                self.rows = max(rows) - self.row + 1  # type: ignore[type-var, operator]
-                return self.rows <= MOST and self.in_range(r)
-        return False
+            at = [self.distance(u.subscripts) for u in uses]  # type: ignore[arg-type]
+            if None not in at:
+                self.row, self.rows = min(at), max(at) - min(at) + 1  # type: ignore[type-var, operator, assignment]
+            if None not in at and self.rows < fewest and self.in_range(r):
+                fewest = self.rows
+            else:
+                self.along, self.row, self.rows = before
+        return fewest <= MOST
 
     def distance(self, subscripts: Sequence[Atom]) -> int | None:
         """How far the row that is read is from the index of the level ``along``; None where that is not one number."""
