@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -98,3 +100,96 @@ def test_nothing_larger_than_a_state() -> None:
         args = (np.linspace(-1.0, 1.0, 4), 2)
         assert ("recurring" in [s.name for s in hyad.explain(f, args=args).steps]) is fired
         assert hyad.check_grad(f, args, wrt="x")
+
+
+#: What the condition of a ``while`` asks for, and its body needs: a function, a residual, a sum; in a branch, too.
+ROOT = """(fn [x a]
+  (let [f (fn [x] (- (exp x) (* a x) 2.0)) x (ref x)]
+    (while (> (abs (f (deref x))) 1e-10) (set! x (- (deref x) (/ (f (deref x)) (- (exp (deref x)) a)))))
+    (deref x)))"""
+DAMPED = """(fn [#^ (Mat n n) A #^ (Vec n) b]
+  (let [x (ref (* 0.0 b))]
+    (while (> (sum (square (- b (@ A (deref x))))) 1e-12)
+      (set! x (+ (deref x) (* 0.2 (- b (@ A (deref x)))))))
+    (sum (square (deref x)))))"""
+CONJUGATE = """(fn [#^ (Mat n n) A #^ (Vec n) b]
+  (let [x (ref (* 0.0 b)) r (ref b) p (ref b) k (ref 0)]
+    (while (and (< (deref k) 5) (> (dot (deref r) (deref r)) 1e-12))
+      (let [q (@ A (deref p)) rr (dot (deref r) (deref r)) s (/ rr (dot (deref p) q)) rest (- (deref r) (* s q))]
+        (set! x (+ (deref x) (* s (deref p))))
+        (set! r rest)
+        (set! p (+ rest (* (/ (dot rest rest) rr) (deref p))))
+        (set! k (+ 1 (deref k)))))
+    (sum (square (deref x)))))"""
+
+
+def system(n: int) -> tuple:
+    rng = np.random.default_rng(n)
+    half = rng.normal(size=(n, n)) / 10
+    return 2.0 * np.eye(n) + half + half.T, rng.normal(size=n)
+
+
+@pytest.mark.parametrize(
+    "text, args",
+    [(ROOT, (0.7, 0.3)), (ROOT, (1.7, 1.5)), *((t, system(n)) for t in (DAMPED, CONJUGATE) for n in (1, 2, 5, 9))],
+)
+def test_what_a_condition_asks_for_is_computed_once(text: str, args: tuple) -> None:
+    f = hyad.model(text, namespace={})
+    assert "recurring" in [step.name for step in hyad.explain(f, args=args).steps]
+    assert hyad.compile(f, "python", args=args)(*args) == hyad.run(f, *args)
+    wrt = ("x", "a") if text is ROOT else ("A", "b")
+    g = hyad.grad(f, wrt=wrt)
+    for one, other in zip(memoised.compile(g)(*args), hyad.compile(g, args=args, without="recurring")(*args)):
+        np.testing.assert_allclose(one, other, rtol=1e-11, atol=1e-13)
+    hyad.check_grad(f, args, wrt=wrt)
+
+
+def test_a_while_with_nothing_made_twice() -> None:
+    """One exponential in an iteration, one product with the matrix, one sum of squares; the sizes compared before."""
+    for text, args, name, times in (
+        (ROOT, (0.7, 0.3), "= exp(", 1),
+        (DAMPED, system(9), "for (long long i1", 2),  # four rows at once, and what is left of them
+        (CONJUGATE, system(9), "acc2[i]*acc2[i]", 0),
+    ):
+        source = str(hyad.show(hyad.model(text, namespace={}), "c", args=args))
+        inside = source[re.search(r"\n    (while|for \(;;\))", source).start() :]
+        assert inside.count(name) == times and "return 1" not in inside, inside
+
+
+@pytest.mark.parametrize(
+    "cond, step",
+    [
+        ("(> (exp x) 1.0)", "(- x (exp (+ x 1.0)))"),
+        ("(> (* x x) 1.0)", "(- x (* 0.1 x x))"),
+        ("(and (< (int x) (len v)) (> (exp (get v (int x))) 1.0))", "(+ x (exp (get v (int x))))"),
+    ],
+    ids=["of another number", "cheap", "may fail"],
+)
+def test_a_while_left_alone(cond: str, step: str) -> None:
+    text = f"""(fn [x #^ (Vec n) v]
+      (let [r (ref x)]
+        (while (let [x (deref r)] {cond}) (set! r (let [x (deref r)] {step})))
+        (deref r)))"""
+    f, args = hyad.model(text, namespace={}), (1.3, np.linspace(0.5, 1.5, 4))
+    assert "recurring" not in [s.name for s in hyad.explain(f, args=args).steps]
+    assert f(*args) == pytest.approx(hyad.run(f, *args), rel=1e-13)
+
+
+def test_a_condition_that_fails_at_once() -> None:
+    """What is handed on is computed before the loop, and of a state that the condition does not ask for."""
+    text = """(fn [x] (let [r (ref x) k (ref 0)]
+      (while (and (< (deref k) 3) (< (log (deref r)) 1.0))
+        (set! r (+ (deref r) (log (deref r))))
+        (set! k (+ 1 (deref k))))
+      (deref r)))"""
+    f = hyad.model(text, namespace={})
+    for x in (-1.0, 0.0, 1.5, 9.0, float("nan"), float("inf")):
+        np.testing.assert_equal(f(x), hyad.run(f, x))
+        np.testing.assert_equal(hyad.grad(f)(x), hyad.jvp(f, [x], [1.0]))
+
+
+def test_sizes_that_a_while_needs_are_compared_before_it_and_named() -> None:
+    f = hyad.model(CONJUGATE.replace("(Mat n n)", "(Mat n m)").replace("(Vec n) b", "(Vec k) b"), namespace={})
+    with pytest.raises(hyad.HyadError) as caught:
+        f(np.eye(3), np.ones(2))
+    assert "(@ A (deref p))" in str(caught.value) or "(dot (deref p) q)" in str(caught.value)

@@ -31,6 +31,7 @@ from ..core import (
     Var,
     While,
     all_binds,
+    binders_of,
     blocks_of,
     defined_in,
     each_function,
@@ -595,20 +596,30 @@ class SizesFirst(Rebuild):
     """
 
     def loop(self, op: Loop, bind: Bind) -> Sequence[Atom]:
-        todo, inside = [op], {op.index, *op.accs, *defined_in(op.body)}
-        while todo:
-            for x in todo.pop().body.binds:
-                if type(x.op) is Check and x.op.relation == "==" and inside.isdisjoint((x.op.a, x.op.b)):
-                    self.copy(x)  # from here on it is known
-                elif type(x.op) is Loop:
-                    todo.append(x.op)
+        self.compare(op)
         return super().loop(op, bind)
+
+    def while_(self, op: While, bind: Bind) -> Sequence[Atom]:
+        self.compare(op)
+        return super().while_(op, bind)
+
+    def compare(self, op: Loop | While) -> None:
+        todo, inside = blocks_of(op), {*binders_of(op), *(v for block in blocks_of(op) for v in defined_in(block))}
+        span = self.b.span
+        while todo:
+            block, *todo = todo
+            for x in block.binds:
+                if type(x.op) is Check and x.op.relation == "==" and inside.isdisjoint((x.op.a, x.op.b)):
+                    self.line(x)  # from here on it is known
+                elif type(x.op) in (Loop, While):
+                    todo = [*todo, *blocks_of(x.op)]
+        self.b.span = span
 
 
 def sizes_first(program: Program) -> Program:
     """Compares sizes before the loops that do not change them."""
-    found = (b.op for loop in loops_of(program) for b in all_binds(loop.body))
-    inside = any(type(op) is Check and op.relation == "==" for op in found)
+    regions = (block for x in all_binds(program.body) if type(x.op) in (Loop, While) for block in blocks_of(x.op))
+    inside = any(type(x.op) is Check and x.op.relation == "==" for block in regions for x in all_binds(block))
     return rebuild(program, SizesFirst) if inside else program
 
 

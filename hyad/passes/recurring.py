@@ -10,21 +10,28 @@ from ..core import (
     Atom,
     Bind,
     Block,
+    If,
     Loop,
     Prim,
     Program,
     Var,
     While,
     all_binds,
+    blocks_of,
     defined_in,
+    free_vars,
+    given,
     kinds_of,
     reads,
+    with_blocks,
     with_body,
 )
 from ..program.alike import structure
 from ..program.builder import Builder
+from ..program.counts import DEAR, work
 from ..program.dead import dead_code, has_checks, tidy
-from ..program.loops import calls_in, slice_of
+from ..program.loops import CALL, calls_in, slice_of
+from ..program.primitives import price_of
 from ..program.rebuild import Rebuild
 
 
@@ -36,8 +43,16 @@ def recurring(program: Program) -> Program:
     velocity Verlet method takes one evaluation of the forces, and not two.
     Design decision: of what takes a loop, or a call of the C library; before the loop it is computed also where that
     has no iterations, and so not where it may fail, or may not end.
+
+    A ``while`` hands on what its condition and its body compute of the same state: ``(while (> (f x) e) (set! x (- x
+    (f x))))``  =>  ``(while (> y e) #(x y) = (let [z (- x y)] #(z (f z))))``, with y = (f x) at first.
     """
-    made = recurring_block(Builder(), program.body, program.dims)
+    if any(type(x.op) is While and in_common(x.op) for x in all_binds(program.body)):
+        b = Builder()
+        b.sizes.update(program.dims)
+        made = tidy(Recurring(b, True).remade(program.body))
+    else:
+        made = recurring_block(Builder(), program.body, program.dims)
     return program if made is program.body else dead_code(with_body(program, made))
 
 
@@ -51,7 +66,37 @@ def recurring_block(b: Builder, block: Block, sizes: Sequence[Var] = ()) -> Bloc
 
 
 class Recurring(Rebuild):
-    """``recurring`` for a block."""
+    """``recurring`` for a block; ``whiles``: and for each ``while``, of which a derivative would remember more."""
+
+    def __init__(self, builder: Builder, whiles: bool = False) -> None:
+        super().__init__(builder)
+        self.whiles = whiles
+
+    def while_(self, op: While, bind: Bind) -> Sequence[Atom]:
+        found = in_common(op) if self.whiles else {}
+        if not found:
+            return super().while_(op, bind)
+        self.b.fired("recurring")
+        width, values, span = len(op.accs), list(dict.fromkeys(found.values())), self.b.span
+        self.here.update(zip(op.accs, self.atoms(op.inits)))
+        inits = [*self.atoms(op.inits), *self.block(slice_of(op.body, values))]
+        tested, rest = without(op.cond, set(found)), without(op.body, set(values))
+
+        def cond(*accs: Atom) -> Atom:
+            self.here.update(zip((*op.accs, *values), accs))
+            self.here.update((v, self.here[w]) for v, w in found.items())
+            return self.block(tested)[0]
+
+        def body(*accs: Atom):
+            self.here.update(zip((*op.accs, *values), accs))
+            results = self.block(rest)
+            self.here.update(zip(op.accs, results))
+            return [*results[:width], *self.block(slice_of(op.body, values))], results[width:]
+
+        names = [v.name for v in (*bind.vars[:width], *values, *bind.vars[width + 1 :])]
+        out = self.b.while_(inits, cond, body, names, [v.name for v in (*op.accs, *values)], given(bind))
+        self.b.span = span
+        return [*out[:width], *out[width + len(values) :]]
 
     def loop(self, op: Loop, bind: Bind) -> Sequence[Atom]:
         found = handed_on(op, lambda v: self.room(op, v))
@@ -127,6 +172,64 @@ def handed_on(op: Loop, room: Callable[[Var], bool] = lambda v: True) -> dict[Va
         if all(worth(op, v, own) and room(v) for v in wanted):
             found.update((v, later[v]) for v in wanted)
     return found
+
+
+def in_common(op: While) -> dict[Var, Var]:
+    """What the condition of a ``while`` computes, and its body computes of the same state: the one, and the other.
+
+    It is what the next round needs of the state that this one ends with, and so may not fail, but for what stands in a
+    branch of the condition: that is computed once more where the branch is not taken in the end.
+    """
+    if op.snapshots is not None or has_checks(op.cond) or has_checks(op.body):
+        return {}
+    outlines: dict[tuple, list[Bind]] = {}
+    for x in op.body.binds:
+        outlines.setdefault(outline(x), []).append(x)
+    same: dict[Var, Var] = {}
+
+    def look(block: Block) -> None:
+        for x in block.binds:
+            others = [y for y in outlines.get(outline(x), ()) if y.soft == x.soft]
+            key = structure(x.op, True, same) if others else None
+            twin = next((y for y in others if structure(y.op, True) == key), None)
+            if twin is not None and [v.type for v in x.vars] == [v.type for v in twin.vars]:
+                same.update(zip(x.vars, twin.vars))
+            elif type(x.op) is If:
+                for arm in blocks_of(x.op):
+                    look(arm)
+
+    look(op.cond)
+    tested, rest = without(op.cond, {*same}), without(op.body, {*same.values()})
+    wanted = {same[v] for v in free_vars(tested) if v in same} | {v for v in free_vars(rest) if v in same.values()}
+    taken = {v for v in wanted if handed(op, v)}
+    return {v: w for v, w in same.items() if w in taken}
+
+
+def handed(op: While, v: Var) -> bool:
+    """Whether a value is worth a state of its own: dearer than a few operations, of which a compiler finds those that
+    are made twice; a vector only where each element takes more than itself."""
+    needed = slice_of(op.body, (v,))
+    if not kinds_of(needed).isdisjoint((Apply, While)):
+        return False
+    if not isinstance(v.type, Arr):
+        return Loop in kinds_of(needed) or work(needed) >= DEAR
+    inside = [x for y in needed.binds if type(y.op) is Loop for x in all_binds(y.op.body)]
+    dear = any(type(x.op) is Loop or type(x.op) is Prim and price_of(x.op) >= CALL for x in inside)
+    return dear and not any(d in defined_in(op.body) for d in v.type.dims)
+
+
+def without(block: Block, left: set[Var]) -> Block:
+    """A block without the operations that make some variables, those in its branches too."""
+    return Block(
+        tuple(
+            Bind(x.vars, with_blocks(x.op, [without(y, left) for y in blocks_of(x.op)]), x.span, x.soft)
+            if type(x.op) is If
+            else x
+            for x in block.binds
+            if left.isdisjoint(x.vars)
+        ),
+        block.results,
+    )
 
 
 def outline(x: Bind) -> tuple:
