@@ -1,4 +1,4 @@
-"""Arrays that are built anew with one element, row or column changed are changed in place."""
+"""Arrays that are built anew with one element, row, column or diagonal changed are changed in place."""
 
 from __future__ import annotations
 
@@ -27,6 +27,18 @@ STEPS = {
         "m", "(build [n n] (fn [i j] (if (= j k) (+ (get v i j) (get v (% (+ i 1) n) j)) (get v i j))))",
     ),
     "both": ("m", "(build [n n] (fn [i j] (if (and (= i k) (= j (- n 1 k))) (* c (get v k k)) (get v i j))))"),
+    "the diagonal": ("m", "(build [n n] (fn [i j] (if (= i j) (* c (get v i j)) (get v i j))))"),
+    "a diagonal above": ("m", "(build [n n] (fn [i j] (if (= j (+ i k 1)) (+ (get v i j) (get v i i)) (get v i j))))"),
+    "a diagonal below": ("m", "(build [n n] (fn [i j] (if (= (- i j) k) (* c (get v i j)) (get v i j))))"),
+    "a diagonal that moves": ("m", "(build [n n] (fn [i j] (if (!= (- i 2) (- j k k)) (get v i j) (sin c))))"),
+    "an antidiagonal": ("m", "(build n (fn [i] (build n (fn [j] (if (= (+ i j) k) (sin (get v i j)) (get v i j))))))"),
+    "one of the one before": (
+        "m", """(build [n n] (fn [i j] (if (= (+ i j 1) (+ n k))
+                     (+ (* c (get v i j)) (if (> i 0) (* (get w i) (get v (- i 1) j)) 0.0)) (get v i j))))""",
+    ),
+    "a diagonal of its mirror image": (
+        "m", "(build [n n] (fn [i j] (if (= (+ j k) i) (* c (get v j i) (get w i)) (get v i j))))",
+    ),
     "rows as they are": ("m", "(build n (fn [i] (if (= i k) (* c w) (get v i))))"),
 }  # fmt: skip
 #: What stays: another element is kept, more than one is changed, or by what differs between them; a part of the array
@@ -34,7 +46,10 @@ STEPS = {
 OTHERS = {
     "a shift": ("v", "(build n (fn [i] (if (= i k) (* c (get v i)) (get v (% (+ i 1) n)))))"),
     "all from there on": ("v", "(build n (fn [i] (if (>= i k) (* c (get v i)) (get v i))))"),
-    "the diagonal": ("m", "(build [n n] (fn [i j] (if (= i j) (* c (get v i j)) (get v i j))))"),
+    "every other column": ("m", "(build [n n] (fn [i j] (if (= j (+ i i k)) (* c (get v i j)) (get v i j))))"),
+    "by another number of each": (
+        "m", "(build [n n] (fn [i j] (if (= j (+ i (int (get w i)))) (* c (get v i j)) (get v i j))))",
+    ),
     "a part": ("v", "(update v k (sum (build (- n 1) (fn [i] (if (= i k) (* c (get v i)) (get v i))))))"),
     "what may fail for all": (
         "v", """(build n (fn [i] (let [x (get w (max i (int (* 0.5 c))))] (if (= i k) (* x (get v i)) (get v i)))))""",
@@ -145,3 +160,18 @@ def test_a_function_sees_the_array_as_it_was() -> None:
         want[:, q] = [by_hand(want, i, 4) for i in range(4)]
     assert "one-changed" in hyad.explain(f, args=(a, 4)).fired()
     np.testing.assert_allclose(f(a, 4), want, rtol=1e-13)
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (1, 1), (3, 5), (5, 3), (4, 4)])
+@pytest.mark.parametrize("test", ["(= j (+ i k))", "(= (+ i j) k)", "(= (- i k) j)", "(= k (- (- i) j))"])
+def test_diagonals_of_rectangles(test: str, shape: tuple) -> None:
+    """From where to where a diagonal goes, for each that there is and some that are not there."""
+    f = hyad.model(
+        f"(fn [#^ (Mat n m) a #^ Int k] (build [n m] (fn [i j] (if {test} (+ 9.0 i) (get a i j)))))", namespace={}
+    )
+    assert "one-changed" in hyad.explain(f).fired()
+    a = np.random.default_rng(1).normal(size=shape)
+    i, j = np.indices(shape)
+    for k in range(-10, 11):
+        there = {"(= j": j == i + k, "(= (": i + j == k if "+" in test else i - k == j, "(= k": -i - j == k}[test[:4]]
+        np.testing.assert_array_equal(memoised.compile(f)(a, k), np.where(there, 9.0 + i, a))

@@ -1,12 +1,14 @@
-"""Arrays that are built anew with one element changed, or one row or column: changed in place."""
+"""Arrays that are built anew with one element changed, or one row, column or diagonal: changed in place."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ..core import (
     FALSE,
+    INT,
     TRUE,
     Apply,
     Atom,
@@ -27,9 +29,10 @@ from ..core import (
     integer,
     reads,
     same,
+    type_of,
     with_body,
 )
-from ..program.affine import affine_add, negated
+from ..program.affine import Affine, affine_add, affine_in, negated, with_factors
 from ..program.builder import Builder
 from ..program.dead import dead_code, has_checks, tidy
 from ..program.loops import slice_of
@@ -37,11 +40,12 @@ from ..program.rebuild import Rebuild
 
 
 def one_changed(program: Program) -> Program:
-    """Changes an array where a build keeps all of its elements but one, or a row or a column.
+    """Changes an array where a build keeps all of its elements but one, or a row, a column or a diagonal.
 
     ``(build n (fn [i] (if (= i k) (f i) (get a i))))``  =>  ``(update a k (f k))``;
     ``(build [n m] (fn [i j] (if (= j k) (f i) (get a i j))))``  =>  ``c``, ``(f i)`` for all ``i``, then
     ``(ifold (fn [a i] (update a i k (get c i))) a n)``; unchanged where there is no such element.
+    So it is where j is to be ``(+ i k)``, for the rows that have such an element: tables by the length of spans.
     A matrix that each step gives a new column is filled in the time of its elements, and is not made anew in each.
     """
     made = one_changed_block(Builder(), program.body, program.dims, ahead=False)
@@ -64,13 +68,25 @@ def one_changed_block(b: Builder, block: Block, sizes: Sequence[Var] = (), ahead
 @dataclass(frozen=True, eq=False)
 class Change:
     """``array`` keeps all elements but those at the subscripts ``at``, by the index of a loop of ``path``; these are
-    the result of the last of ``bodies``, one for each of the loops. ``made`` has the operations in them."""
+    the result of the last of ``bodies``, one for each of the loops. ``made`` has the operations in them. A ``line``
+    says that they lie on a diagonal."""
 
     array: Var
     path: tuple[Loop, ...]
     at: dict[Var, Atom]
     bodies: tuple[Block, ...]
     made: Mapping[Atom, Prim]
+    line: Line | None = None
+
+
+class Line(NamedTuple):
+    """A diagonal: the subscript ``j`` is ``i`` or its negative, as ``sign`` says, and ``offset``, which is the same for
+    all."""
+
+    i: Var
+    j: Var
+    sign: int
+    offset: Affine
 
 
 def changed(bind: Bind) -> Change | None:
@@ -108,13 +124,16 @@ def choice(path: list[Loop], bodies: list[Block], body: Block, op: If, inside: s
         return None
     kept, other = (op.orelse, op.then) if names == {"="} else (op.then, op.orelse)
     at: dict[Var, Atom] = {}
+    line = None
     for t in tests:
         for i, k in (t.args, t.args[::-1]):  # type: ignore[union-attr]
             if i in indices and fixed(k, inside, made):
                 at[i] = k  # type: ignore[index]
                 break
         else:
-            return None
+            line = diagonal(t, indices, inside, made) if len(tests) == 1 else None  # type: ignore[arg-type]
+            if line is None:
+                return None
     made.update({x.vars[0]: x.op for x in kept.binds if type(x.op) is Prim})
     read = made.get(kept.results[0])  # type: ignore[call-overload]
     place: list[Atom] = []
@@ -122,12 +141,30 @@ def choice(path: list[Loop], bodies: list[Block], body: Block, op: If, inside: s
         place = [*read.args[1:], *place]
         array = read.args[0]
         read = made.get(array) if array in inside else None  # type: ignore[call-overload]
-    if place != indices or type(array) is not Var or array in inside or has_checks(kept) or len(at) != len(tests):
+    if place != indices or type(array) is not Var or array in inside or has_checks(kept):
+        return None
+    if len(at) + (line is not None) != len(tests):
         return None
     if not all(map(same, array.type.dims, (loop.count for loop in path))):  # type: ignore[union-attr]
         return None
     full = Block((*body.binds, *other.binds), other.results)
-    return Change(array, tuple(path), at, (*bodies, full), made)
+    return Change(array, tuple(path), at, (*bodies, full), made, line)
+
+
+def diagonal(test: Prim, indices: Sequence[Var], inside: set[Var], made: Mapping[Atom, Prim]) -> Line | None:
+    """The diagonal on which a comparison of integers holds."""
+    if type_of(test.args[0]) != INT or type_of(test.args[1]) != INT:
+        return None
+    one, other = (with_factors(affine_in(a, made), made) for a in test.args)  # type: ignore[arg-type]
+    gap = affine_add(one, other, -1)
+    found = [i for i in indices if i in gap[1]]
+    if len(found) != 2 or any(abs(gap[1][i]) != 1 for i in found):
+        return None
+    i, j = found
+    offset = gap[0], {v: n for v, n in gap[1].items() if v not in found}
+    if not all(fixed(v, inside, made) for v in offset[1]):
+        return None
+    return Line(i, j, -gap[1][i] * gap[1][j], negated(offset) if gap[1][j] > 0 else offset)
 
 
 def fixed(a: Atom, inside: set[Var], made: Mapping[Atom, Prim]) -> bool:
@@ -187,8 +224,13 @@ class OneChanged(Rebuild):
         """The array with its new elements."""
         for i, k in change.at.items():
             self.here[i] = self.atom(k)
+        if change.line is not None:
+            inside = {v for loop in change.path for v in (loop.index, *defined_in(loop.body))}
+            for v in change.line.offset[1]:
+                self.number(v, inside, change.made)
         self.change = change
-        self.safe = not self.ahead and not any(read_whole(body, change.array) for body in change.bodies)
+        first = self.ahead and change.line is None  # what is on other diagonals is read of the array as it was
+        self.safe = not first and not any(read_whole(body, change.array) for body in change.bodies)
         with self.b.region() as scope:
             found = self.in_place(0, a, [], name) if self.safe else a
         self.change, self.here[change.array] = None, a
@@ -210,6 +252,11 @@ class OneChanged(Rebuild):
         assert change is not None
         if tuple(place) == self.atoms([loop.index for loop in change.path]):
             return True
+        if change.line is not None:
+            at = {loop.index: b.affine(k) for loop, k in zip(change.path, place)}
+            i, j, sign, offset = change.line
+            gap = affine_add(affine_add(at[j], self.moved(offset), -1), at[i], -sign)
+            return any(b.nonnegative(affine_add(x, (1, {}), -1)) for x in (gap, negated(gap)))
         for loop, k in zip(change.path, place):
             if loop.index in change.at:
                 gap = affine_add(b.affine(k), b.affine(self.atom(change.at[loop.index])), -1)
@@ -230,10 +277,40 @@ class OneChanged(Rebuild):
             self.before(change, k)
             return self.in_place(k + 1, array, [*place, i], name)
 
-        if loop.index in change.at:
-            return inner(array, self.atom(change.at[loop.index]))
-        body = lambda i, now: ([inner(now, i)], ())  # noqa: E731
-        return b.loop(self.atom(loop.count), (array,), body, [name], loop.index.name, [name])[0]
+        at = self.place(change, loop)
+        if at is not None:
+            return inner(array, at)
+        first, count = self.rows(change, loop)
+        body = lambda i, now: ([inner(now, b.prim("+", i, first))], ())  # noqa: E731
+        return b.loop(count, (array,), body, [name], loop.index.name, [name])[0]
+
+    def place(self, change: Change, loop: Loop) -> Atom | None:
+        """The subscript that is the same for all new elements of the iterations around."""
+        if change.line is not None and loop.index is change.line.j:
+            i, _, sign, offset = change.line
+            return self.b.affine_value(affine_add(self.moved(offset), self.b.affine(self.atom(i)), sign))
+        return self.atom(change.at[loop.index]) if loop.index in change.at else None
+
+    def rows(self, change: Change, loop: Loop) -> tuple[Atom, Atom]:
+        """The first iteration of a loop that has a new element, and how many have one: all, or those that a diagonal
+        goes through."""
+        b, count = self.b, self.atom(loop.count)
+        if change.line is None or loop.index is not change.line.i:
+            return integer(0), count
+        _, j, sign, offset = change.line
+        width = next(self.atom(x.count) for x in change.path if x.index is j)
+        start = self.moved(offset)
+        past = affine_add(b.affine(width), start, -1) if sign > 0 else affine_add(start, (1, {}))
+        first = negated(start) if sign > 0 else affine_add(past, b.affine(width), -1)
+        low = b.affine_value(first) if b.nonnegative(first) else b.prim("max", integer(0), b.affine_value(first))
+        low = integer(0) if b.nonnegative(negated(first)) else low
+        above = affine_add(past, b.affine(count), -1)
+        high = count if b.nonnegative(above) else b.affine_value(past)
+        if high is not count and not b.nonnegative(negated(above)):
+            high = b.prim("min", count, high)
+        number = affine_add(b.affine(high), b.affine(low), -1)
+        value = b.affine_value(number)
+        return low, value if b.nonnegative(number) else b.prim("max", integer(0), value)
 
     def before(self, change: Change, k: int) -> None:
         """What the k-th loop of the path makes before the next one, or the new element."""
@@ -251,9 +328,11 @@ class OneChanged(Rebuild):
             self.before(change, k)
             return (), (self.values(change, k + 1, name),)
 
-        if loop.index in change.at:
-            return element(self.atom(change.at[loop.index]))[1][0]
-        return self.b.loop(self.atom(loop.count), (), element, [name], loop.index.name)[0]
+        at = self.place(change, loop)
+        if at is not None:
+            return element(at)[1][0]
+        first, count = self.rows(change, loop)
+        return self.b.loop(count, (), lambda i: element(self.b.prim("+", i, first)), [name], loop.index.name)[0]
 
     def stored(
         self, change: Change, k: int, array: Atom, place: list[Atom], left: list[Atom], new: Atom, name: str
@@ -263,14 +342,16 @@ class OneChanged(Rebuild):
         if k == len(change.path):
             return b.update(array, place, b.get(new, *left) if left else new, name)
         loop = change.path[k]
-        if loop.index in change.at:
-            at = self.atom(change.at[loop.index])
+        at = self.place(change, loop)
+        if at is not None:
             return self.stored(change, k + 1, array, [*place, at], left, new, name)
+        first, count = self.rows(change, loop)
 
         def body(i: Atom, now: Atom):
-            return [self.stored(change, k + 1, now, [*place, i], [*left, i], new, name)], ()
+            self.here[loop.index] = row = b.prim("+", i, first)
+            return [self.stored(change, k + 1, now, [*place, row], [*left, i], new, name)], ()
 
-        return b.loop(self.atom(loop.count), (array,), body, [name], loop.index.name, [name])[0]
+        return b.loop(count, (array,), body, [name], loop.index.name, [name])[0]
 
     @staticmethod
     def free_of(body: Block) -> list[Atom]:

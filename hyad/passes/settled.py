@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ..core import Arr, Atom, Bind, Block, Loop, Prim, Program, Var, all_binds, blocks_of, count_uses
-from ..program.affine import Affine, affine_add, affine_in, with_factors
+from ..program.affine import Affine, affine_add, affine_in, directions, with_factors
 from ..program.builder import Builder
 from ..program.loops import array_uses
 from ..program.rebuild import Rebuild, rebuilt
@@ -207,14 +207,13 @@ class Settled(Rebuild):
         cases = [(d, True) for d in range(common + 1)]
         if change is not kept.look and there[common] >= here[common]:
             cases.append((common, False))
-        return all(
-            any(self.apart(change, p, a, levels, times, *case, inside) for p, a in enumerate(place)) for case in cases
-        )
+        changed = [self.affine(a) for a in change.args[1:-1]]
+        pairs = list(zip(directions(changed), directions(place[: len(changed)])))
+        return all(any(self.apart(a, at, levels, times, *case, inside) for a, at in pairs) for case in cases)
 
     def apart(
         self,
-        change: Prim,
-        p: int,
+        changed: Affine,
         at: Affine,
         levels: Sequence[Loop],
         times: Sequence[Affine],
@@ -222,12 +221,10 @@ class Settled(Rebuild):
         later: bool,
         inside: set[Var],
     ) -> bool:
-        """Whether a change keeps to one side of a subscript, in the iterations ``times`` of the loops down to
+        """Whether a change keeps to one side of a place, in the iterations ``times`` of the loops down to
         ``depth``, or the ``later`` ones of the last of them, and in all of those inside."""
-        if p >= len(change.args) - 2:
-            return False
         for side in (1, -1):
-            a = self.affine(change.args[1 + p])
+            a = changed
             for k in range(len(levels) - 1, -1, -1):
                 step = a[1].get(levels[k].index, 0)
                 end: Affine = (0, {})

@@ -27,13 +27,12 @@ from ..core import (
     reads,
     same,
     type_of,
-    uses,
     with_body,
 )
-from ..program.affine import affine_add, affine_in, negated
+from ..program.affine import Affine, affine_add, affine_in, directions, negated
 from ..program.builder import Builder
 from ..program.dead import dead_code
-from ..program.loops import array_uses
+from ..program.loops import Use, array_uses
 from ..program.rebuild import Rebuild, rebuilt
 
 
@@ -186,17 +185,19 @@ def unchanged(program: Program) -> Program:
 
     ``(ifold (fn [a j] (update a (+ t 1) j (f (get a t j)))) z n)``  =>  the same with ``(get z t j)``, and no ``a``. So
     is an element that each iteration reads before it changes it, where no two change the same one: the adjoint of what
-    a table's element is set to, which is cleared then.
+    a table's element is set to, which is cleared then. And so is an element that is read after the loop and that no
+    iteration changes: a shorter span of a table by the length of spans.
     Design decision: where the array vanishes with it alone, else it would have to be copied, to be there in both forms.
     Backward code runs the iterations of a table that is filled in place again, for what they read of it: what they
     fill is there already, in what the next iteration has remembered.
     """
-    finals = uses(program.body)
-    if not any(finals.get(v) is None for x in all_binds(program.body) for v in arrays(x)):
+    finals = array_uses(program.body)
+    changed = (v for x in all_binds(program.body) for v in arrays(x))
+    if not any(all(use.subscripts for use in finals.get(v, ())) for v in changed):
         return program
-    pass_ = Unchanged(Builder(), program)
+    pass_ = Unchanged(Builder(), program, finals)
     made = rebuilt(program, pass_)
-    return dead_code(made) if pass_.before else program
+    return dead_code(made) if pass_.before or pass_.instead else program
 
 
 def arrays(bind: Bind) -> list[Var]:
@@ -206,28 +207,53 @@ def arrays(bind: Bind) -> list[Var]:
 
 
 class Unchanged(Rebuild):
-    """``unchanged`` for a program; ``before``: what the arrays of which single elements are read were before."""
+    """``unchanged`` for a program; ``before``: what the arrays of which single elements are read were before;
+    ``instead``: those that are read after the loop."""
 
-    def __init__(self, builder: Builder, program: Program) -> None:
+    def __init__(self, builder: Builder, program: Program, finals: dict[Var, list[Use]]) -> None:
         super().__init__(builder)
-        self.uses = uses(program.body)
+        self.finals = finals
         self.integers = integers_of(program.body)
         self.before: dict[Prim, Atom] = {}
+        self.instead: dict[Atom, Atom] = {}
 
     def bind(self, bind: Bind) -> None:
         op = bind.op
         for v in arrays(bind):
-            k = bind.vars.index(v)
-            if self.uses.get(v) is None:
+            k, later = bind.vars.index(v), self.finals.get(v, [])
+            if all(use.subscripts for use in later):
                 course = Course({op.accs[k]})  # type: ignore[union-attr]
-                if course.goes(op.body) == [k] and course.looks and self.apart(op, course):  # type: ignore[union-attr]
+                if course.goes(op.body) != [k] or not (course.looks or later):  # type: ignore[union-attr]
+                    continue
+                if self.apart(op, course) and self.left(op, course, later):  # type: ignore[arg-type]
                     self.before.update(dict.fromkeys(course.looks, op.inits[k]))  # type: ignore[union-attr]
+                    if later:
+                        self.instead[v] = op.inits[k]  # type: ignore[union-attr]
         super().bind(bind)
 
     def prim(self, op: Prim, var: Var) -> Atom:
-        if op in self.before:
-            return self.b.get(self.atom(self.before[op]), *self.atoms(op.args[1:]), hint=var.name, given=var.given)
+        array = self.before.get(op) or (self.instead.get(op.args[0]) if op.name == "get" else None)
+        if array is not None:
+            return self.b.get(self.atom(array), *self.atoms(op.args[1:]), hint=var.name, given=var.given)
         return super().prim(op, var)
+
+    def left(self, op: Loop, course: Course, later: list[Use]) -> bool:
+        """Whether a loop has changed no element that is read after it."""
+        for use in later:
+            around = [loop for loop in use.loops if loop.index not in self.here]
+            inside = inner_of(op).union(*map(inner_of, around[:1]))
+            for change in course.changes:
+                place, there = change.args[1:-1], self.loops(op, course.place[change][1])
+                if not differ(use.subscripts, place, inside, self.integers):  # type: ignore[arg-type]
+                    if not self.aside(use.subscripts, place, around, there, inside):  # type: ignore[arg-type]
+                        return False
+        return True
+
+    @staticmethod
+    def loops(op: Loop, indices: Sequence[Var]) -> list[Loop]:
+        """A loop, and those inside it that have these indices."""
+        found = {x.op.index: x.op for x in all_binds(op.body) if type(x.op) is Loop} if indices else {}
+        return [op, *map(found.__getitem__, indices)]
 
     def apart(self, op: Loop, course: Course) -> bool:
         """Whether no element that is read is one that has been changed."""
@@ -237,19 +263,44 @@ class Unchanged(Rebuild):
             one, other = look.args[1:], change.args[1:-1]
             if differ(one, other, inside, self.integers):
                 return True
-            (before, _), (after, around) = course.place[look], course.place[change]
-            return before < after and self.own(one, other, [op.index, *around], inside)
+            if self.aside(one, other, *(self.loops(op, course.place[x][1]) for x in (look, change)), inside):
+                return True
+            (before, here), (after, there) = course.place[look], course.place[change]
+            return before < after and self.own(one, other, [op.index, *(v for v in here if v in there)], inside)
 
         return all(alone(look, change) for look in course.looks for change in course.changes)
 
+    def aside(
+        self, look: Sequence[Atom], change: Sequence[Atom], here: list[Loop], there: list[Loop], inside: set[Var]
+    ) -> bool:
+        """Whether all elements that are changed lie on one side of all that are read, along an axis or a diagonal."""
+        places = [[affine_in(a, self.integers) for a in place[: len(change)]] for place in (look, change)]
+        for one, other in zip(*map(directions, places)):
+            for side in (True, False):
+                most, least = self.furthest(one, side, here), self.furthest(other, not side, there)
+                gap = affine_add(least, most, -1) if side else affine_add(most, least, -1)
+                if inside.isdisjoint(gap[1]) and self.b.nonnegative(affine_add(self.moved(gap), (1, {}), -1)):
+                    return True
+        return False
+
+    def furthest(self, a: Affine, most: bool, loops: list[Loop]) -> Affine:
+        """The most, or the least, that an integer is in the iterations of loops."""
+        for loop in reversed(loops):
+            step = a[1].get(loop.index, 0)
+            end = affine_add(affine_in(loop.count, self.integers), (1, {}), -1) if (step > 0) is most else (0, {})
+            a = affine_add(affine_add(a, (0, {loop.index: 1}), -step), end, step)
+        return a
+
     def own(self, look: Sequence[Atom], change: Sequence[Atom], loops: Sequence[Var], inside: set[Var]) -> bool:
-        """Whether the element that is read is the one that is changed, and another one in each iteration of these
-        loops, each of which moves a subscript that nothing else in them moves."""
-        at = [affine_in(a, self.integers) for a in change]
-        if at != [affine_in(a, self.integers) for a in look]:
-            return False
-        moved = [[v for v in terms if v in inside] for _, terms in at]
-        return all([v] in moved for v in loops)
+        """Whether each iteration of these loops has elements of its own, all that it reads and changes: for each there
+        is a subscript that nothing else moves, or another of these loops which has one."""
+        places = [affine_in(a, self.integers) for a in change]
+        at = [x for x, a in zip(places, look) if x == affine_in(a, self.integers)]
+        moved = [{v for v in terms if v in inside} for _, terms in at]
+        own: set[Var] = set()
+        while found := {v for v in loops if v not in own and any(each - own == {v} for each in moved)}:
+            own |= found
+        return own.issuperset(loops)
 
 
 def integers_of(block: Block) -> dict[Var, Prim]:

@@ -53,6 +53,13 @@ def never_equal(one: Sequence[Affine | None], two: Sequence[Affine | None]) -> b
     return any(constant and not terms for constant, terms in gaps)
 
 
+def directions(place: Sequence[Affine]) -> list[Affine]:
+    """An element's place along each axis, then across and along the diagonals of each two: what lies apart in one of
+    these are different elements."""
+    pairs = [(a, b, sign) for k, b in enumerate(place) for a in place[:k] for sign in (-1, 1)]
+    return [*place, *(affine_add(b, a, sign) for a, b, sign in pairs)]
+
+
 def negated(a: Affine) -> Affine:
     return -a[0], {v: -k for v, k in a[1].items()}
 
