@@ -522,3 +522,80 @@ def test_no_thread_copies_an_array(text: str, copies: int) -> None:
     for shape in SHAPES:
         (got,) = emulator_of(program).run(program, args, **shape)
         np.testing.assert_allclose(got, hyad.run(f, *args), rtol=1e-14)
+
+
+#: What a row is, by a condition: of a matrix, of another one, or a vector that many share; with the gradients' names.
+CHOSEN = {
+    "a row or a vector": ("(if (> (get c i) 0) (get a i) v)", "a v"),
+    "a vector or a row": ("(if (> (get c i) 2) v (get a i))", "a v"),
+    "a row or another": ("(if (> (get c i) 1) (get a i) (get b (% (+ i 1) n)))", "a b"),
+    "three": ("(cond (= (get c i) 0) v (= (get c i) 1) (get a i) True (get b i))", "a b v"),
+    "a vector or its double": ("(if (> (get c i) 1) v (* 2.0 v))", "v"),
+    "a vector or none": ("(if (and (> (get c i) 1) (< i (- n 1))) v (zeros k))", "v"),
+    "stacked": ("(get (vstack [a b]) (+ i (get c i)))", "a b"),
+}
+READ = {"sums": "(sum (sin ROW))", "log sums": "(logsumexp ROW)", "products": "(dot ROW (get w i))"}
+
+
+@pytest.mark.some(6)
+@pytest.mark.parametrize("read", READ)
+@pytest.mark.parametrize("name", CHOSEN)
+def test_rows_that_a_branch_chooses(name: str, read: str) -> None:
+    """All rows at once, what they add to one vector too: nothing is repeated by the host, or left to one thread."""
+    row, wrt = CHOSEN[name]
+    text = f"""[#^ (Mat n k) a #^ (Mat n k) b #^ (Vec k) v #^ (Mat n k) w #^ (Arr Int n) c]
+      (sum (square (build n (fn [i] {READ[read].replace("ROW", row)}))))"""
+    f = hyad.model(f"(defmodel f {text})", namespace={})
+    g = hyad.grad(f, wrt=tuple(wrt.split()))
+    program = printed(text, derive=lambda f: hyad.grad(f, wrt=tuple(wrt.split())))
+    assert not any(isinstance(s, Repeat) for s in walk(program.steps)), program.notes
+    assert not any("one thread:" in note for _, note in program.notes), program.notes
+    emulator = Emulator([program], gpu.cpu_compiler() or ())
+    for n, k in ((1, 1), (5, 3), (40, 33)):
+        rng = np.random.default_rng(n)
+        a, b, w = rng.normal(size=(3, n, k))
+        args = (a, b, rng.normal(size=k), w, rng.integers(0, 3, n) if name != "stacked" else rng.integers(0, n + 1, n))
+        wanted = hyad.run(g, *args)
+        for shape in SHAPES:
+            got = emulator.run(program, args, **shape)
+            for x, y in zip(got, wanted if type(wanted) is tuple else (wanted,), strict=True):
+                np.testing.assert_allclose(x.reshape(np.shape(y)), y, rtol=1e-11, atol=1e-12)
+
+
+#: Elements of a matrix and their mirror images, by what the two loops are.
+MIRRORED = {
+    "a lower triangle": "i (range n) j (range (+ i 1))",
+    "without the diagonal": "i (range n) j (range i)",
+    "an upper triangle": "i (range n) j (range i n)",
+    "one above": "i (range n) j (range (+ i 1) n)",
+    "a choice": "j (range n) i (range n) :if (<= i j)",
+    "backwards": "i (range (- n 1) -1 -1) j (range (+ i 1))",
+}
+#: Pairs that have elements in common: what is stored last stays.
+CROSSED = {
+    "all": "i (range n) j (range n)",
+    "one beyond": "i (range n) j (range (min n (+ i 2)))",
+    "half": "i (range n) j (range (// (+ n i) 2))",
+}
+
+
+@pytest.mark.some(3)
+@pytest.mark.parametrize("name", MIRRORED | CROSSED)
+def test_symmetric_matrices_that_loops_fill(name: str) -> None:
+    loops, _, test = (MIRRORED | CROSSED)[name].partition(" :if ")
+    body = "(let [v (exp (- (* 0.5 (get x i)) (get x j)))] (set-at! k i j v) (set-at! k j i (* 2.0 v)))"
+    body = f"(when {test} {body})" if test else body
+    fill = f"(let [k (zeros [n n])] (for [{loops}] {body}) k)"
+    value = hyad.model(f"(defmodel f [#^ (Vec n) x #^ (Mat n n) w] {fill})", namespace={})
+    g = hyad.grad(hyad.model(f"(defmodel f [#^ (Vec n) x #^ (Mat n n) w] (sum (* w {fill})))", namespace={}), wrt="x")
+    plans = [print_grid(f.optimised(f.specs(), "cuda", blas=True), name=f"p{k}") for k, f in enumerate((value, g))]
+    for made in plans:
+        alone = any(note.startswith("one thread:") or "repeated" in note for _, note in made.notes)
+        assert alone == (name in CROSSED), made.notes
+    for n in (1, 2, 5, 40):
+        x, w = np.random.default_rng(n).normal(size=n), np.random.default_rng(n).normal(size=(n, n))
+        for f, made in zip((value, g), plans):
+            wanted = hyad.run(f, x, w)
+            for shape in SHAPES:
+                (got,) = emulator_of(*plans).run(made, (x, w), **shape)
+                np.testing.assert_allclose(got.reshape(np.shape(wanted)), wanted, rtol=1e-11, atol=1e-13)

@@ -16,7 +16,7 @@ import hyad
 import memoised
 from hyad import gpu
 from hyad.codegen.grid import print_grid
-from hyad.codegen.launches import Copy, CudaProgram, Gemm, Launch, Repeat
+from hyad.codegen.launches import Copy, CudaProgram, Gemm, Launch, Repeat, walk
 from hyad.emulate import Emulator
 from hyad.model import Model
 
@@ -312,3 +312,104 @@ def test_a_product_in_three_loops_over_zeros_is_one() -> None:
         got, wanted = Emulator([program], gpu.cpu_compiler() or ()).run(program, args), flat(hyad.compile(f)(*args))
         for x, y in zip(got, wanted, strict=True):
             np.testing.assert_allclose(x, y, rtol=1e-11, atol=1e-11)
+
+
+#: What is done for each of a few, of whom it is declared how many they are; how many steps are stacks of products.
+FEW = {
+    "heads": ("""(let [d (sqrt (real (shape q 2)))]
+        (build 8 (fn [h] (@ (softmax (/ (@ (get q h) (transpose (get k h))) d) 1) (get v h)))))""", 2),
+    "an ensemble": ("(mean (build 8 (fn [e] (tanh (@ (get q e) (get k e))))) 0)", 1),
+    "of the same": ("(build 8 (fn [e] (sin (@ (get q e) (get k 0)))))", 1),
+}  # fmt: skip
+
+
+@pytest.mark.some(3)
+@pytest.mark.parametrize("name", FEW)
+def test_each_of_a_few_is_no_thread(name: str) -> None:
+    """Their products are stacks of products, and each element has a thread, as where nobody knows how many."""
+    body, steps = FEW[name]
+    head = "#^ (Arr Real 8 n n) q #^ (Arr Real 8 n n) k #^ (Arr Real 8 n n) v"
+    f = hyad.model(f"(defmodel f [{head}] {body})", namespace={})
+    g = hyad.grad(hyad.model(f"(defmodel g [{head}] (sum (sin {body})))", namespace={}), wrt=("q", "k"))
+    calls = [tuple(np.random.default_rng(n).normal(size=(3, 8, n, n))) for n in (1, 5, 33)]
+    value, gradient = plan(f, calls[0], "f"), plan(g, calls[0], "g")
+    assert sum(isinstance(s, Gemm) for s in value.steps) == steps
+    assert sum(isinstance(s, Gemm) for s in gradient.steps) >= 3 * steps - 1
+    for made in (value, gradient):
+        assert not any("one thread:" in note for _, note in made.notes)
+        assert not any(re.fullmatch("parallel: one thread for each element", note) for _, note in made.notes)
+    emulator = Emulator([value, gradient], gpu.cpu_compiler() or ())
+    for args in calls:
+        for made, compiled in ((value, memoised.compile(f)), (gradient, memoised.compile(g))):
+            for descending in (False, True):
+                got = emulator.run(made, args, descending=descending)
+                for one, other in zip(got, flat(compiled(*args)), strict=True):
+                    np.testing.assert_allclose(one, other, rtol=1e-10, atol=1e-11)
+
+
+#: What is done with each matrix of a batch, and what the sum of it is differentiated by.
+EACH = {
+    "a layer": ("(tanh (@ (get x i) w))", "w"),
+    "two layers": ("(@ (tanh (@ (get x i) w)) v)", "w v"),
+    "two layers, a bias": ("(@ (tanh (map (fn [r] (+ r c)) (@ (get x i) w))) v)", "w v c"),
+    "attention": ("""(let [a (get x i) q (@ a w) k (@ a v)] (@ (softmax (@ q (transpose k)) 1) (@ a w)))""", "w v"),
+    "the inputs, too": ("(tanh (@ (get x i) w))", "x w"),
+    "of a transpose": ("(tanh (@ (transpose (get x i)) w))", "w"),
+    "a scale": ("(* (sum (get x i)) (tanh (@ (get x i) w)))", "w x"),
+}
+
+
+@pytest.mark.some(3)
+@pytest.mark.parametrize("name", EACH)
+def test_gradients_of_weights_by_a_batch(name: str) -> None:
+    """All matrices at once: no iteration of the host for each. What is added up are products of all their rows."""
+    body, wrt = EACH[name]
+    head = "#^ (Arr Real b n n) x #^ (Mat n n) w #^ (Mat n n) v #^ (Vec n) c"
+    f = hyad.model(f"(defmodel f [{head}] (sum (build b (fn [i] (sum (square {body}))))))", namespace={})
+    g = hyad.grad(f, wrt=tuple(wrt.split()))
+    calls = []
+    for b, n in ((1, 1), (3, 5), (9, 33), (0, 4)):
+        rng = np.random.default_rng(b)
+        calls.append((rng.normal(size=(b, n, n)), *rng.normal(size=(2, n, n)) / n, rng.normal(size=n)))
+    made = [plan(g, calls[0], f"p{k}", deterministic=bool(k)) for k in range(2)]
+    compiled = memoised.compile(g)
+    emulator = Emulator(made, gpu.cpu_compiler() or ())
+    for program in made:
+        assert not any(isinstance(s, Repeat) for s in walk(program.steps)), program.notes
+        assert not any("one thread:" in note for _, note in program.notes)
+        for args in calls:
+            for descending in (False, True):
+                got = emulator.run(program, args, descending=descending)
+                for one, other in zip(got, flat(compiled(*args)), strict=True):
+                    np.testing.assert_allclose(one, other, rtol=1e-10, atol=1e-11 * np.max(np.abs(other), initial=1.0))
+
+
+#: Sums of matrices, or vectors, over rows, which nobody reads meanwhile.
+SUMMED = {
+    "a covariance": "(fold (fn [s r] (+ s (outer r r))) (zeros [k k]) x)",
+    "from the start": "(fold (fn [s r] (+ s (outer r r))) (outer v v) x)",
+    "differences": "(let [mu (mean x 0)] (fold (fn [s r] (let [d (- r mu)] (+ s (outer d d)))) (zeros [k k]) x))",
+    "a kernel": "(fold (fn [s r] (+ s (build [k k] (fn [i j] (exp (* (get r i) (get v j))))))) (zeros [k k]) x)",
+    "weights": "(fold (fn [s r] (let [p (tanh (dot r v))] (+ s (* p (outer r r))))) (eye k) x)",
+    "some": "(fold (fn [s r] (if (> (sum r) 0) (+ s (sin r)) s)) v x)",
+    "two sums": "(fst (fold (fn [#(s t) r] #((+ s (* 2.0 r)) (+ t (sum r)))) #(v 0.0) x))",
+    "what is read": "(fold (fn [s r] (+ s (* (get s 0) (sin r)))) v x)",
+    "all of them": "(scan (fn [s r] (+ s (outer r (sin r)))) (zeros [k k]) x)",
+}
+
+
+@pytest.mark.some(4)
+@pytest.mark.parametrize("name", SUMMED)
+def test_sums_of_whole_arrays(name: str) -> None:
+    f = hyad.model(f"(defmodel f [#^ (Mat m k) x #^ (Vec k) v] {SUMMED[name]})", namespace={})
+    calls = [(np.random.default_rng(m).normal(size=(m, k)), np.ones(k)) for m, k in ((1, 1), (5, 3), (70, 33))]
+    made = [plan(f, calls[0], f"p{k}", deterministic=bool(k)) for k in range(2)]
+    emulator = Emulator(made, gpu.cpu_compiler() or ())
+    for program in made:
+        repeated = any(isinstance(s, Repeat) or "repeated" in str(program.notes) for s in walk(program.steps))
+        assert repeated == (name in ("what is read", "all of them")), program.notes
+        for args in calls:
+            wanted = memoised.compile(f)(*args)
+            for descending in (False, True):
+                (got,) = emulator.run(program, args, descending=descending)
+                np.testing.assert_allclose(got, wanted, rtol=1e-10, atol=1e-11 * np.max(np.abs(wanted)))

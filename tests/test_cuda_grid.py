@@ -544,6 +544,10 @@ FAR = [
 SUMS = """(ifold (fn [a i] (ifold (fn [a j] (let [a (update a i (+ (get a i) (sin (* (real j) (get x i))))) p {}]
   (update a p (+ (get a p) (cos (* (real j) (get x i))))))) a n)) x {})"""
 INSIDE = "(and (< 0 i) (< i (- n 1)) (< 0 j) (< j (- m 1)))"
+SOBEL = [  # across and along
+    "(let [d (fn [i] (- (get x i (+ j 2)) (get x i j)))] (+ (d i) (* 2 (d (+ i 1))) (d (+ i 2))))",
+    "(let [d (fn [j] (- (get x (+ i 2) j) (get x i j)))] (+ (d j) (* 2 (d (+ j 1))) (d (+ j 2))))",
+]
 #: The same of a matrix, as a loop over so many rows and columns.
 PLANES = [
     (
@@ -557,6 +561,8 @@ PLANES = [
     ("n m", "(if (= j 0) (square (get x i 0)) (if (= i (- n 1)) (sin (get x (- n 1) j)) (get x (+ i 1) (- j 1))))"),
     ("m n", "(* (get x j i) (if (> i 0) (get x j (- i 1)) 1.0))"),  # across
     ("n m", "(+ (if (> i 0) (square (get x (- i 1) j)) 0.0) (if (> j 0) (get x i (- j 1)) 0.0))"),  # side by side
+    ("(- n 2) (- m 2)", f"(sqrt (+ (square {SOBEL[0]}) (square {SOBEL[1]}) 0.1))"),  # sums of two dear numbers
+    ("(- n 2) (- m 2)", f"(atan2 {SOBEL[0]} (+ 9.0 {SOBEL[1]}))"),
 ]
 
 
@@ -860,12 +866,14 @@ def test_adjoints_of_stencils_in_a_short_loop_are_each_elements() -> None:
         np.testing.assert_allclose(got, python_callable(f.program(f.specs((x, 0.2))))(x, 0.2), rtol=1e-12)
 
 
-def test_a_short_loop_that_is_parallel_stays_a_nest() -> None:
-    text = """[#^ (Mat n m) a] (build 40 (fn [k] (build (len a) (fn [i] (let [w (build (shape a 1) (fn [j]
+def test_a_short_loop_around_long_ones_is_a_nest_as_a_long_one_is() -> None:
+    """How many there are of something makes no difference where each of them is many."""
+    text = """[#^ Int q #^ (Mat n m) a] (build {} (fn [k] (build (len a) (fn [i] (let [w (build (shape a 1) (fn [j]
       (exp (* (real k) (get a i j)))))] (build (shape a 1) (fn [j] (get w (- (shape a 1) 1 j)))))))))"""
-    f = hyad.model(f"(defmodel f {text})", namespace={})
-    (note,) = (note for _, note in print_grid(f.optimised(f.specs(), "cuda", blas=True)).notes)
-    assert note == "parallel: one thread for each element, 2 loops as one; rows of out through shared memory"
+    for count in ("40", "q"):
+        f = hyad.model(f"(defmodel f {text.format(count)})", namespace={})
+        notes = [note for _, note in print_grid(f.optimised(f.specs(), "cuda", blas=True)).notes]
+        assert notes == ["parallel: one thread for each element, 3 loops as one"] * 2
 
 
 @pytest.mark.parametrize(("work", "parallel"), [("(sin (exp (tanh (* u x))))", True), ("(* 2.0 u x)", False)])

@@ -61,11 +61,12 @@ from ..passes.spread import FOLDED, changed, nest, next_level, reductions, state
 from ..passes.stores import assign
 from ..passes.unbranched import unbranched
 from ..program.affine import affine_add, affine_in
+from ..program.builder import Builder
 from ..program.check import check_after
 from ..program.dead import dead_code, tidy
 from ..program.journal import on
 from ..program.rebuild import Rebuild, rebuild
-from .batches import batches_block
+from .batches import as_products, aside_block, batches_block
 from .courses import courses_block, rows_block, stepped
 from .elements import by_elements
 from .elsewhere import elsewhere_block
@@ -114,6 +115,8 @@ def spread(
         if name and watch is not None:
             watch(name, program)
 
+    program = counts_written_out(program)
+    by(lambda block: aside_block(block, in_any_order), "batches")
     by(added_block)
     if on("unbranched"):  # each element is made where its branch is
         made = unbranched(program, own=True)
@@ -136,6 +139,7 @@ def spread(
     by(product_block)
     by(branch_block, "branch-inside")
     by(lambda block: each(block, by_elements), "elements")
+    by(branch_block, "branch-inside")  # the rows that branches add
     by(joined_block, "teams")
     by(lambda block: indexed_block(block, stencil), "stencils")
     by(lambda block: indexed_block(block, parted), "gather")
@@ -159,6 +163,29 @@ def spread(
     if deterministic:
         by(lambda block: each(block, in_fixed_point))
     return program
+
+
+class Counts(Rebuild):
+    """``counts_written_out`` for a program with such ``counts``."""
+
+    def __init__(self, builder: Builder, counts: set[Atom]) -> None:
+        super().__init__(builder)
+        self.counts = counts
+
+    def prim(self, op: Prim, var: Var) -> Atom:
+        known = self.b.affine_of(op.name, self.atoms(op.args)) if var in self.counts else None
+        if known is not None and {*known[1].values()} <= {1} and len(known[1]) + (known[0] != 0) <= 2:
+            return self.b.affine_value(known)
+        return super().prim(op, var)
+
+
+def counts_written_out(program: Program) -> Program:
+    """The program in which a loop that takes so many steps as a sum of two numbers says, takes these: the ``k + 1`` of
+    a triangle backwards, and not ``n - ((n - 1) - k)``."""
+    made = {b.vars[0]: b.op for b in all_binds(program.body) if type(b.op) is Prim and b.op.name in ("+", "-")}
+    counts = {b.op.count for b in all_binds(program.body) if type(b.op) is Loop and b.op.count in made}
+    counts = {c for c in counts if not made.keys().isdisjoint(made[c].args)}
+    return dead_code(rebuild(program, lambda b: Counts(b, counts))) if counts else program
 
 
 def uncopied(program: Program) -> Program:
@@ -186,8 +213,9 @@ def uncopied(program: Program) -> Program:
 
 def added_block(block: Block) -> Block:
     """A block in which an element that becomes itself and something is added to: ``(update a i (+ (get a i) x))`` =>
-    ``(add-at a i x)``, which iterations may do in any order; so is a row all of whose elements do."""
-    if not any(type(b.op) is Prim and b.op.name == "update" for b in all_binds(block)):
+    ``(add-at a i x)``, which iterations may do in any order; so is a row all of whose elements do, and so are all
+    elements of an array that a loop carries on, if it is parallel then."""
+    if not any(type(b.op) is Prim and b.op.name == "update" or carries_on(b.op) for b in all_binds(block)):
         return block
     made = {v: b.op for b in block.binds for v in b.vars}
     out: list[Bind] = []
@@ -203,8 +231,68 @@ def added_block(block: Block) -> Block:
                     out += added
                     continue
         inner = [added_block(r) for r in blocks_of(op)]
-        out.append(Bind(b.vars, with_blocks(op, inner), b.span) if inner else b)
+        b = Bind(b.vars, with_blocks(op, inner), b.span) if inner else b
+        out.append(all_in_order(b) if carries_on(op) else b)
     return tidy(Block(tuple(out), block.results))
+
+
+def in_any_order(bind: Bind) -> bool:
+    """Whether a loop is a parallel one, or will be when what it adds to arrays is added in place."""
+    (made,) = added_block(Block((bind,), bind.vars)).binds
+    return reductions(made.op) is not None  # type: ignore[arg-type]
+
+
+def carries_on(op: Op) -> bool:
+    """Whether a loop carries arrays on."""
+    return type(op) is Loop and any(isinstance(a.type, Arr) for a in op.accs)
+
+
+def all_in_order(bind: Bind) -> Bind:
+    """A loop with what its iterations build of whole arrays and something added in place, if it is a parallel one then;
+    not where products of a batch are added up."""
+    op: Loop = bind.op  # type: ignore[assignment]
+    if reductions(op) is not None or as_products(bind, set()) is not None:
+        return bind
+    made = replace(op, body=all_added(op.body, dict(zip(op.accs, op.body.results))))
+    return Bind(bind.vars, made, bind.span) if reductions(made) is not None else bind
+
+
+def all_added(block: Block, states: Mapping[Var, Atom]) -> Block:
+    """A block that gives each of some arrays as it was, or its elements and something: what it and its branches build
+    of it is added to it, element by element."""
+    out: list[Bind] = []
+    for b in block.binds:
+        op = b.op
+        if type(op) is If:
+            arms = [op.then, op.orelse]
+            for old, new in states.items():
+                if new in b.vars and isinstance(old.type, Arr) and most_uses(block, old) == 1:
+                    arms = [all_in_place(arm, b.vars.index(new), old) for arm in arms]
+            b = Bind(b.vars, with_blocks(op, arms), b.span)
+        out.append(b)
+    made = Block(tuple(out), block.results)
+    for k, (old, new) in enumerate(states.items()):
+        if isinstance(old.type, Arr) and most_uses(made, old) == 1:
+            made = all_in_place(made, k, old)
+    return made
+
+
+def all_in_place(block: Block, k: int, old: Var) -> Block:
+    """A branch whose result ``k`` has all elements of an array and something: additions to the array."""
+    new = block.results[k]
+    made = next((x for x in block.binds if new in x.vars), None)
+    if made is not None and type(made.op) is If:
+        arms = [all_in_place(arm, made.vars.index(new), old) for arm in blocks_of(made.op)]
+        binds = (Bind(x.vars, with_blocks(x.op, arms), x.span) if x is made else x for x in block.binds)
+        return Block(tuple(binds), block.results)
+    if made is None or most_uses(block, old) != 1 or most_uses(block, new) != 1:
+        return block
+    last = Var(new.name, new.type, made.span)  # type: ignore[union-attr]
+    steps = row_added(block, new, old, (), old, Bind((last,), made.op, made.span))
+    if steps is None:
+        return block
+    results = (*block.results[:k], last, *block.results[k + 1 :])
+    return tidy(Block((*block.binds, *steps), results))
 
 
 def term_added(op: Prim, block: Block, made: dict[Var, Op]) -> Atom | None:
@@ -264,13 +352,27 @@ def long(bind: Bind) -> bool:
     return type(op) is Loop and (type(op.count) is not Const or op.count.value > LONG)
 
 
+def wide(bind: Bind) -> bool:
+    """Whether a binding is a long loop, or one of a few iterations with long parallel loops or matrix products in it,
+    as over the members of an ensemble: a thread for each would be few."""
+    op = bind.op
+    return (
+        long(bind)
+        or type(op) is Loop
+        and any(
+            long(b) and reductions(b.op) is not None or type(b.op) is Prim and b.op.name == "product"
+            for b in all_binds(op.body)
+        )
+    )
+
+
 def each(block: Block, change) -> Block:
     """A block in which ``change(bind)`` gives what stands for each parallel loop, a list of bindings; loops that are
     taken in their order, and branches, are gone into. The same block where that changes nothing."""
     out: list[Bind] = []
     for bind in block.binds:
         op = bind.op
-        if long(bind) and reductions(op) is not None:
+        if wide(bind) and reductions(op) is not None:
             out += change(bind)
         elif type(op) is Loop and (long(bind) or reductions(op) is None) or type(op) in (If, While):
             inner = blocks_of(op)

@@ -8,7 +8,8 @@ The inner loop goes as far as it ever does, and an iteration beyond its own end 
     =>  (ifold (fn [l i] (ifold (fn [l j] (if (< j (+ i 1)) (update l i j e) l)) l n)) l n)
 
 Half of the threads are idle; the others have an element each. So it is where a branch has all that an iteration does, a
-loop that adds to a row that it found: the branch goes inside, and neighbours add to neighbours::
+loop that adds to a row that it found, or one of two such loops: the branch goes inside, and neighbours add to
+neighbours::
 
     (ifold (fn [r i] (if (f i) (ifold (fn [r j] (add-at r (get at i) j e)) r m) r)) r n)
     =>  (ifold (fn [r i] (ifold (fn [r j] (if (f i) (add-at r (get at i) j e) r)) r m)) r n)
@@ -16,9 +17,10 @@ loop that adds to a row that it found: the branch goes inside, and neighbours ad
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
-from ..core import BOOL, INT, Arr, Atom, Bind, Block, Const, If, Loop, Prim, Var
+from ..core import BOOL, INT, Arr, Atom, Bind, Block, Const, If, Loop, Prim, Var, free_vars, same, substitute
 from ..passes.spread import AGAIN, next_level, reductions, work
 from ..program.affine import Affine, affine_add, affine_in
 from .teams import renamed, scalars
@@ -49,8 +51,9 @@ def rectangle(bind: Bind) -> list[Bind]:
 
 
 def branch_inside(bind: Bind) -> list[Bind]:
-    """A loop in whose iterations a branch is a loop that changes arrays, and nothing where it is not taken: the branch
-    is in that loop, with the scalars that come before the loop, which may only be right in the branch."""
+    """A loop in whose iterations a branch is a loop that changes arrays, and the other one such a loop of as many
+    iterations, or nothing: the branch is in that loop, with the scalars that come before the loop, which may only be
+    right in the branch."""
     op = bind.op
     binds = tuple(turned(b) if type(b.op) is If else b for b in op.body.binds)
     return [Bind(bind.vars, replace(op, body=Block(binds, op.body.results)), bind.span)]
@@ -59,25 +62,59 @@ def branch_inside(bind: Bind) -> list[Bind]:
 def turned(bind: Bind) -> Bind:
     """A branch with a loop as a loop with a branch, where it is that."""
     op = bind.op
-    for then, orelse in ((op.then, op.orelse), (op.orelse, op.then)):
-        if not then.binds or orelse.binds:
-            continue
-        *first, inner = then.binds
-        if type(inner.op) is not Loop or inner.vars != then.results or inner.op.inits != orelse.results:
-            continue
-        loop, count = inner.op, inner.op.count
-        if any(count in b.vars for b in first) or type(count) is Const and count.value < FEW:
-            continue
-        if not all(type(b.op) is Prim and scalars(b) for b in first) or sum(work(b.op) for b in first) > AGAIN:
-            continue
-        if not all(isinstance(v.type, Arr) for v in inner.vars) or reductions(loop) is None:
-            continue
-        results = tuple(Var(a.name, a.type, a.span) for a in loop.accs)
-        taken, left = renamed(Block((*first, *loop.body.binds), loop.body.results)), Block((), loop.accs)
-        arms = (taken, left) if then is op.then else (left, taken)
-        body = Block((Bind(results, If(op.cond, *arms), bind.span),), results)
-        return Bind(bind.vars, replace(loop, body=body), bind.span)
-    return bind
+    arms = [op.then, op.orelse]
+    loops = [arm.binds[-1] for arm in arms if arm.binds]
+    if not loops or not all(isinstance(v.type, Arr) for v in bind.vars) or not all(map(goes_inside, arms)):
+        return bind
+    count = loops[0].op.count
+    if not all(same(count, x.op.count) for x in loops) or type(count) is Const and count.value < FEW:
+        return bind
+    befores = [[before(arm, k) for arm in arms] for k in range(len(bind.vars))]
+    if any(one is not other for one, other in befores):
+        return bind
+    index = loops[0].op.index
+    accs = tuple(Var(v.name, v.type, v.span) for v in bind.vars)
+    made = [one_iteration(arm, index, accs) for arm in arms]
+    if any(one in free_vars(arm) for arm in made for one, _ in befores):
+        return bind
+    results = tuple(Var(v.name, v.type, v.span) for v in bind.vars)
+    body = Block((Bind(results, If(op.cond, *made), bind.span),), results)
+    return Bind(bind.vars, Loop(count, index, tuple(one for one, _ in befores), accs, body), bind.span)
+
+
+def goes_inside(arm: Block) -> bool:
+    """Whether a branch does nothing, or ends in a loop that changes arrays, after a few scalars."""
+    if not arm.binds:
+        return True
+    *first, inner = arm.binds
+    loop = inner.op
+    if type(loop) is not Loop or not all(isinstance(v.type, Arr) for v in inner.vars):
+        return False
+    if len(loop.accs) < len(inner.vars) or any(arm.results.count(v) != 1 for v in inner.vars):
+        return False
+    if any(loop.count in b.vars for b in first) or reductions(loop) is None:
+        return False
+    return all(type(b.op) is Prim and scalars(b) for b in first) and sum(work(b.op) for b in first) <= AGAIN
+
+
+def before(arm: Block, k: int) -> Atom:
+    """What result ``k`` of a branch is before its loop."""
+    inner = arm.binds[-1] if arm.binds else None
+    r = arm.results[k]
+    return inner.op.inits[inner.vars.index(r)] if inner is not None and r in inner.vars else r  # type: ignore
+
+
+def one_iteration(arm: Block, index: Var, accs: Sequence[Var]) -> Block:
+    """What a branch does in one iteration of its loop; ``accs`` are its results before."""
+    if not arm.binds:
+        return Block((), tuple(accs))
+    *first, inner = arm.binds
+    loop = inner.op
+    at = [arm.results.index(v) for v in inner.vars]
+    body = Block((*first, *loop.body.binds), loop.body.results)
+    body = renamed(substitute(body, {loop.index: index, **{a: accs[k] for a, k in zip(loop.accs, at)}}))
+    given = dict(zip(at, body.results))
+    return Block(body.binds, tuple(given.get(k, a) for k, a in enumerate(accs)))
 
 
 def within(body: Block, inner: Bind, most: Atom) -> Block:

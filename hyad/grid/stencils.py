@@ -27,6 +27,7 @@ from ..core import (
     Atom,
     Bind,
     Block,
+    Const,
     If,
     Loop,
     Prim,
@@ -34,6 +35,7 @@ from ..core import (
     all_binds,
     free_vars,
     integer,
+    reads,
     same,
     substitute,
     type_of,
@@ -362,7 +364,7 @@ class Nest:
                 groups.setdefault(w, set()).add(a.after)
         if all(w.own for ways in groups for w in ways) and any(len(ways) < len(self.ops) for ways in groups):
             return None  # a sum over other loops is for ``gather``
-        accs = {a for o in self.ops for a in o.accs}
+        accs = {a for o in self.ops for a in o.accs} | self.made.difference(self.indices)  # and what they become
 
         def made(stacks: Mapping[Var, Var]) -> tuple[float, dict[tuple[Way, ...], Block]]:
             """The terms, and the work of them all."""
@@ -378,15 +380,35 @@ class Nest:
             return terms, False
         chosen = dict(stacks)
         weight, terms = made(chosen) if chosen else (weight, terms)
+        several = self.combined([a.value for a in found[0]])
+        if weight > DEAR and len({*several} - {*chosen}) <= STACKED:
+            tried = {**chosen, **{v: Var(v.name, self.stack_type(), v.span) for v in several if v not in chosen}}
+            light, fewer = made(tried)
+            if light <= DEAR and accs.isdisjoint(reads(self.stacked(tried))):
+                stacks.update(tried)
+                return fewer, True
         for _ in range(STACKED):  # one number more, that which most is made of
             if weight <= DEAR or not terms:
                 break
             tried = [{**chosen, v: Var(v.name, self.stack_type(), v.span)} for v, _ in self.numbers_made()]
             weight, terms, chosen = min(((*made(s), s) for s in tried), key=lambda x: x[0], default=(weight, {}, {}))
-        if weight > DEAR:
+        if weight > DEAR or not accs.isdisjoint(reads(self.stacked(chosen))):
             return None
         stacks.update(chosen)
         return terms, True
+
+    def combined(self, values: Sequence[Atom]) -> dict[Var, None]:
+        """The numbers of which values are sums, differences and multiples by constants."""
+        made = {b.vars[0]: b.op for b in all_binds(self.inner.body) if type(b.op) is Prim}
+        found: dict[Var, None] = {}
+        todo = [*values]
+        for a in todo:
+            op = made.get(a)  # type: ignore[arg-type]
+            if op is not None and (op.name in ("+", "-", "neg") or op.name == "*" and type(op.args[0]) is Const):
+                todo += [x for x in op.args if x not in todo]
+            elif type(a) is Var:
+                found[a] = None
+        return found
 
     def numbers_made(self) -> list[tuple[Var, tuple[tuple[If, int], ...]]]:
         """The real numbers that the innermost loop computes, and what branches each is in, and which arm of them."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import inf
 
 from ..core import (
     BOOL,
@@ -32,7 +33,7 @@ from ..core import (
     most_uses,
     type_of,
 )
-from ..program.affine import affine_in
+from ..program.affine import Affine, affine_add, affine_in, with_factors
 from ..program.primitives import PRIMITIVES
 
 #: What is folded in any order, and by which operations.
@@ -255,7 +256,7 @@ def own_slice(op: Loop, acc: Var, result: Atom) -> bool | None:
     """Whether an array accumulator is read where each iteration has a part of it to itself, None where none has:
     wherever the accumulator or what it becomes is read or written, one of its subscripts is the loop's index plus
     something that no iteration changes, or that less the index, the same everywhere; or one of the k elements that
-    begin at k times the index."""
+    begin at k times the index. So it is with an element of a triangle and its mirror image."""
     inside = {*op.accs, *(v for bind in all_binds(op.body) for v in bind.vars)}
     inside |= {v for bind in all_binds(op.body) if type(bind.op) is Loop for v in (bind.op.index, *bind.op.accs)}
     made = {v: bind.op for bind in all_binds(op.body) for v in bind.vars}
@@ -299,7 +300,83 @@ def own_slice(op: Loop, acc: Var, result: Atom) -> bool | None:
             key = key_of(first, op.index, made, inside)
             if key is not None and all(key_of(s[at], op.index, made, inside) == key for s in subscripts):
                 return read
-    return None
+    return read if mirrored(op, versions, made, inside) else None
+
+
+#: An element of an array that an iteration reads or changes: its subscripts, and the comparisons around that hold, as
+#: the smaller number, the larger one, and whether they differ.
+Place = tuple[tuple[Atom, ...], tuple[tuple[Atom, Atom, bool], ...]]
+
+
+def places_of(block: Block, versions: set[Var], made: dict, known: tuple = ()) -> Iterator[Place]:
+    """Where a block reads or changes elements of an array, ``versions`` being what it becomes."""
+    for bind in block.binds:
+        op = bind.op
+        if type(op) is Prim and op.name in ("get", "update", "add-at") and op.args[0] in versions:
+            yield op.args[1 : None if op.name == "get" else -1], known
+        for k, inner in enumerate(blocks_of(op)):
+            test = made.get(op.cond) if type(op) is If else None
+            holds = known
+            if type(test) is Prim and test.name in ("<", "<=", ">", ">="):
+                small, big = test.args if test.name[0] == "<" else test.args[::-1]
+                strict = len(test.name) == 1
+                holds = (*known, (small, big, strict) if k == 0 else (big, small, not strict))
+            yield from places_of(inner, versions, made, holds)
+
+
+def mirrored(op: Loop, versions: set[Var], made: dict, inside: set[Var]) -> bool:
+    """Whether two subscripts, in either order, are the iteration's own number and another one by which the two tell
+    what is whose: one that is the same in all iterations, or never above the own number, or never below it."""
+    places = list(places_of(op.body, versions, made))
+    width = min((len(place) for place, _ in places), default=0)
+    if width < 2:
+        return False
+    integers = {v: o for v, o in made.items() if type(o) is Prim and v.type == INT}
+
+    def number(a: Atom) -> Affine:
+        return with_factors(affine_in(a, integers), integers)
+
+    counts = {b.op.index: number(b.op.count) for b in all_binds(op.body) if type(b.op) is Loop}
+
+    def furthest(a: Affine, most: bool, counts: dict[Var, Affine]) -> float:
+        """The most, or the least, that a number is, as far as the loops inside say."""
+        for v in reversed(counts):
+            step = a[1].get(v, 0)
+            end = affine_add(counts[v], (1, {}), -1) if (step > 0) is most else (0, {})
+            a = affine_add(affine_add(a, (0, {v: 1}), -step), end, step)
+        return a[0] if not a[1] else inf if most else -inf
+
+    def side(a: Atom, own: Affine, known: tuple) -> object:
+        """Where another number lies as seen from the own one."""
+        this = number(a)
+        if inside.isdisjoint(this[1]) and op.index not in this[1]:
+            return this[0], frozenset(this[1].items())
+        ends = {v: affine_add(number(big), (1 - strict, {})) for v, big, strict in known if v in counts}
+        within, gap = {**counts, **ends}, affine_add(this, own, -1)
+        if furthest(gap, True, within) <= 0:
+            return "below"
+        above = [affine_add(number(small), (int(strict), {})) for small, big, strict in known if big is a]
+        least = (furthest(affine_add(x, own, -1), False, within) for x in above)
+        return "above" if furthest(gap, False, within) >= 0 or any(x >= 0 for x in least) else None
+
+    def told(p: int, q: int, own: Affine) -> bool:
+        found = set()
+        for place, known in places:
+            numbers = [number(place[p]), number(place[q])]
+            if own not in numbers:
+                return False
+            if numbers[0] != numbers[1]:
+                found.add(side(place[p if numbers[1] == own else q], own, known))
+        return len(found) == 1 and None not in found
+
+    for q in range(width):
+        for p in range(q):
+            for a in (places[0][0][p], places[0][0][q]):
+                own = number(a)
+                others = own[1].keys() - {op.index}
+                if own[1].get(op.index) in (1, -1) and inside.isdisjoint(others) and told(p, q, own):
+                    return True
+    return False
 
 
 def walk(block: Block):
