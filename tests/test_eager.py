@@ -353,7 +353,7 @@ MISTAKES = [
     ("(fn [x] (ref x))", ModelTypeError, "cannot leave the model", None),
     ("(fn [x] (build x (fn [i] 1)))", ModelTypeError, "the size in `build` is a number", "x"),
     ("(fn [x] (build -2 (fn [i] x)))", ModelTypeError, "sizes are not negative", "-2"),
-    ("(fn [x] (ifold (fn [s i] s) x [2 2]))", ModelTypeError, "the size in `ifold` is an array", "[2 2]"),
+    ("(fn [x] (ifold (fn [s i] s) x [2 2]))", ModelTypeError, "the count of this loop is an array", "[2 2]"),
     ("(fn [x] (vjp (fn [a] #(a a)) x 1.0))", ModelTypeError, "the shape of the result", None),
     ("(fn [x] (jvp sin x [1.0]))", ModelTypeError, "the shape of its argument", None),
     ("(fn [x] ((jacobian (fn [y] (> y 0))) x))", DerivativeError, "it has no derivative", None),

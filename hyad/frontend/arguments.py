@@ -89,9 +89,10 @@ def integer_arg(sp: Specialiser, value: Value, what: str, span: Span | None) -> 
     raise ModelTypeError(f"{what} is {describe(value)}, not an integer", span or sp.b.span, hint)
 
 
-def count_arg(sp: Specialiser, value: Value, name: str, span: Span | None) -> Atom:
+def count_arg(sp: Specialiser, value: Value, span: Span | None) -> Atom:
     """How often a loop runs: never where Python's ``range`` is empty."""
-    count = integer_arg(sp, value, f"the size in `{blamed(sp, name)}`", span)
+    what = f"the size in `{sp.library}`" if sp.library else "the count of this loop"
+    count = integer_arg(sp, value, what, span)
     return integer(max(count.value, 0)) if type(count) is Const else count
 
 

@@ -179,7 +179,7 @@ def ifold(sp: Specialiser, args: list[Value], spans: Spans, var: Var | None) -> 
     args, kept = split_checkpoint(args)
     arity(sp, "ifold", args, 3)
     fn = function_arg(sp, args[0], "ifold", spans[0])
-    count = count_arg(sp, args[2], "ifold", spans[2])
+    count = count_arg(sp, args[2], spans[2])
     names = param_names(fn, 2, ("acc", "i"))
     return accumulate(
         sp,

@@ -516,16 +516,16 @@ def function_of(f: Any, name: str, count: int) -> Callable[..., Any]:
 
 
 def size_of(n: Any, name: str) -> int:
-    if count_of(n, name) != n:
+    if count_of(n, f"the size in `{name}`") != n:
         raise blame(ModelTypeError(f"the size in `{name}` is {n}", None, "sizes are not negative"), n)
     return n
 
 
-def count_of(n: Any, name: str) -> int:
+def count_of(n: Any, said: str = "the count of this loop") -> int:
     """How often a loop runs: never where Python's ``range`` is empty."""
     if n.__class__ is not int:
         what = describe(n)
-        raise blame(ModelTypeError(f"the size in `{name}` is {what}, not an integer", None, hint_for("size", what)), n)
+        raise blame(ModelTypeError(f"{said} is {what}, not an integer", None, hint_for("size", what)), n)
     return max(n, 0)
 
 
@@ -602,7 +602,7 @@ def fold(f: Any, acc: Any, *values: Any) -> Run:
 
 def ifold(f: Any, acc: Any, n: Any) -> Run:
     function_of(f, "ifold", 2)
-    for i in range(count_of(n, "ifold")):
+    for i in range(count_of(n)):
         acc = f(acc, i)
         if acc.__class__ is GENERATOR:
             acc = yield acc
@@ -636,7 +636,7 @@ def loop(n: Any, f: Any, *accs: Any) -> Run:
     """``(loop n f z ...)``: the one loop of typed core, as it is printed."""
     function_of(f, "loop", 1 + len(accs))
     width, stacks = len(accs), []
-    if not count_of(n, "loop"):
+    if not count_of(n):
         row = row_of(f, 0, *accs)
         rows = row[width:] if row.__class__ is tuple else () if width else (row,)
         stacks = [none_of((0,), x) for x in rows]
