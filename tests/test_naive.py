@@ -31,7 +31,7 @@ SMALL = {
     "diffusion": 5, "jacobi": 5, "thomas-in-place": 6, "spectrum": 6, "bilateral": 6, "blur": 9,
     "shallow-water": 5, "kpss": 25, "garch": 6, "libor": 24, "rays": 3, "warp": 4,
     "crank-nicolson": 6, "whittaker": 6, "bar": 6, "tracking": 5, "barrier": 20, "sinkhorn": 4,
-    "swaps": 7, "phases": 5, "lines": 5, "ssim": 7, "conjugate": 14,
+    "swaps": 7, "phases": 5, "lines": 5, "ssim": 7, "conjugate": 14, "brackets": 7,
 }  # fmt: skip
 
 

@@ -25,7 +25,7 @@ from ..frontend.families import Again
 from ..frontend.store_passing import set_cell
 from ..passes.counted import counted_block, recursion_counted
 from ..passes.functions import inline_block, merged_block
-from ..passes.fusion import alone_block, branched_block, diagonals_block
+from ..passes.fusion import alone_block, branched_block, diagonals_block, folded_block
 from ..passes.guarded import guarded_block
 from ..passes.induction import induction_block
 from ..passes.log_sums import log_sums_block
@@ -227,7 +227,7 @@ def trace(
             block = views_block(b, singles_block(b, tidy(block)))
             block = guarded_block(b, spared_block(b, block))
             block = scalar_replacement_block(b, privatise_block(b, block))
-            block = log_sums_block(b, filled_block(b, block))
+            block = folded_block(b, log_sums_block(b, filled_block(b, block)))
             block = expand_block(b, left_block(b, prefixes_block(b, tidy(block))))
             block = recurring_block(b, block)
         block = branched_block(b, diagonals_block(b, tidy(block)))

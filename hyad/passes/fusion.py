@@ -41,7 +41,7 @@ from ..core import (
     with_blocks,
     with_body,
 )
-from ..program.accumulators import sum_like
+from ..program.accumulators import picked, sum_like
 from ..program.bounds import Scope
 from ..program.builder import Builder
 from ..program.dead import has_checks, tidy
@@ -639,6 +639,43 @@ def alone_block(b: Builder, block: Block, sizes: Sequence[Var] = ()) -> Block:
             break
         block = made
     return block
+
+
+class Folded(Builds):
+    """Puts the elements of an array that an iteration makes, as long as the iteration says, where a fold goes through
+    them, if it looks for the largest or smallest one.
+
+    ``(ifold (fn [t s] .. v = (build (+ s 1) f) .. (fold min (get v 0) v)) t n)``  =>
+    ``.. (ifold (fn [m k] (min m (f k))) (f 0) (+ s 1))``.
+    Design decision: before differentiation too. Iterations that have arrays of their own lengths remember nothing, and
+    their backward code would search again for what has been found. Terms of a sum would all be remembered.
+    """
+
+    def __init__(self, builder: Builder, block: Block) -> None:
+        super().__init__(builder, block)
+        loops = [x.op for x in all_binds(block) if type(x.op) is Loop]
+        self.varying = {v for op in loops for v in (op.index, *defined_in(op.body))}
+
+    def fusible(self, bind: Bind, op: Loop) -> int:
+        if op.count not in self.varying or len(bind.vars) != 1 or isinstance(type_of(op.body.results[0]), Arr):
+            return 0
+        uses = sorted(self.uses.get(bind.vars[0], ()), key=lambda u: -len(u.loops))
+        self.uses[bind.vars[0]] = uses  # what the fold reads first, then where it starts
+        folds = [u.loops[-1] for u in uses if len(u.loops) == self.depth + 1]
+        if len(folds) != 1 or any(len(u.loops) > self.depth + 1 for u in uses):
+            return 0
+        (fold,) = folds
+        found = zip(fold.accs, fold.body.results)
+        if len(fold.accs) != len(fold.body.results) or any(picked(fold.body, acc, r) is None for acc, r in found):
+            return 0
+        return super().fusible(bind, op)
+
+
+def folded_block(b: Builder, block: Block) -> Block:
+    """Folds over what an iteration makes for them alone, in a block."""
+    if "fuse" in b.off or Loop not in kinds_of(block) or not Folded(b, block).may(block):
+        return block
+    return tidy(Folded(b, block).remade(block))
 
 
 class Branched(Fuse):

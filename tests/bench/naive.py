@@ -319,6 +319,10 @@ PROGRAMS = (
         "conjugate", "ten steps of conjugate gradients for n unknowns, by the matrix and the right side", 80,
         (square("A"), vector("b")), "{n}, {work}", lambda n: n * n + 38 * n, ((-0.3, 0.3), (-1, 1)),
     ),
+    Program(
+        "brackets", "the least work of a product of n - 1 matrices, by their sizes: a table by the length of spans", 60,
+        (vector("d"),), "{n}, {work}", lambda n: 3 * n * n, ((1, 9),),
+    ),
 )  # fmt: skip
 
 

@@ -3050,3 +3050,51 @@ void conjugate_grad_hand(const double *restrict a, const double *restrict b, lon
     }
     for (long long i = 0; i < n; i++) out[n*n + i] = by_r[i] + by_p[i] + 2*by_rr*b[i];
 }
+
+/* ------------------------------------------------------------------ brackets: the best place of the last product of
+ * each span is kept; backwards, long spans first. */
+
+static void brackets_spans(const double *d, long long m, double *t, long long *at)
+{
+    memset(t, 0, (size_t)(m*m)*sizeof *t);
+    for (long long s = 1; s < m; s++)
+        for (long long i = 0; i + s < m; i++) {
+            const long long j = i + s;
+            double least = INFINITY;
+            long long best = i;
+            for (long long k = i; k < j; k++) {
+                const double c = t[i*m + k] + t[(k + 1)*m + j] + d[i]*d[k + 1]*d[j + 1];
+                best = c < least ? k : best;
+                least = c < least ? c : least;
+            }
+            t[i*m + j] = least;
+            if (at) at[i*m + j] = best;
+        }
+}
+
+double brackets_hand(const double *d, long long n, double *work)
+{
+    brackets_spans(d, n - 1, work, NULL);
+    return work[n - 2];
+}
+
+void brackets_grad_hand(const double *restrict d, long long n, double *restrict out, double *restrict work)
+{
+    const long long m = n - 1;
+    double *by = work + m*m;
+    long long *at = (long long *)(by + m*m);
+    brackets_spans(d, m, work, at);
+    memset(by, 0, (size_t)(m*m)*sizeof *by);
+    memset(out, 0, (size_t)n*sizeof *out);
+    by[m - 1] = 1;
+    for (long long s = m - 1; s > 0; s--)
+        for (long long i = 0; i + s < m; i++) {
+            const long long j = i + s, k = at[i*m + j];
+            const double g = by[i*m + j];
+            by[i*m + k] += g;
+            by[(k + 1)*m + j] += g;
+            out[i] += g*d[k + 1]*d[j + 1];
+            out[k + 1] += g*d[i]*d[j + 1];
+            out[j + 1] += g*d[i]*d[k + 1];
+        }
+}

@@ -734,3 +734,20 @@
           #((zeros n) b b (dot b b))
           10)]
     (dot x x)))
+
+(defmodel brackets [#^ (Vec n) d]
+  "the least work of a product of matrices, d(i) x d(i + 1) each: of all ways to set brackets"
+  (let [m (- n 1)
+        spans (ifold
+                (fn [t s]
+                  (build [m m]
+                    (fn [i j]
+                      (if (= j (+ i s 1))
+                        (amin (build (+ s 1)
+                                (fn [k]
+                                  (+ (get t i (+ i k)) (get t (+ i k 1) j)
+                                    (* (get d i) (get d (+ i k 1)) (get d (+ j 1)))))))
+                        (get t i j)))))
+                (zeros [m m])
+                (- m 1))]
+    (get spans 0 (- m 1))))
