@@ -436,26 +436,3 @@ def test_rows_over_zeros_are_built_though_they_are_read() -> None:
 
 def outermost(f: hyad.Model) -> Loop:
     return next(x.op for x in f.optimised(f.specs(None)).body.binds if type(x.op) is Loop)
-
-
-def test_what_no_iteration_changes_is_read_of_the_array_as_it_was() -> None:
-    """After the loop, too: of a row that is spared, and of one side of a diagonal. No array is left to be changed."""
-    spared = """(fn [#^ (Mat n m) a] (let [b (copy a)]
-      (for [i (range 1 n) j (range m)] (set-at! b i j (sin (get b i j))))
-      (ifold (fn [s j] (+ s (get b 0 j))) 0.0 m)))"""
-    below = """(fn [#^ (Mat n n) a] (let [b (copy a)]
-      (for [i (range n) j (range (+ i 1) n)] (set-at! b i j (sin (get b i j))))
-      (ifold (fn [s i] (ifold (fn [s j] (+ s (* (get b i i) (get b i j)))) s (+ i 1))) 0.0 n)))"""
-    for text, wanted in (
-        (spared, lambda a: a[0].sum()),
-        (below, lambda a: (np.diag(a) * np.tril(a).sum(axis=1)).sum()),
-        (
-            below.replace("s (+ i 1)", "s n"),
-            lambda a: (np.diag(a) * (np.tril(a) + np.sin(np.triu(a, 1))).sum(axis=1)).sum(),
-        ),
-    ):
-        f = hyad.model(text, namespace={})
-        a = np.random.default_rng(3).normal(size=(4, 4))
-        assert memoised.compile(f)(a) == pytest.approx(wanted(a), rel=1e-13)
-        assert ("work" in hyad.compile(f).source) == ("s n)" in text)
-        assert hyad.check_grad(f, (a,))

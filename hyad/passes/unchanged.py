@@ -27,12 +27,13 @@ from ..core import (
     reads,
     same,
     type_of,
+    uses,
     with_body,
 )
 from ..program.affine import Affine, affine_add, affine_in, directions, negated
 from ..program.builder import Builder
 from ..program.dead import dead_code
-from ..program.loops import Use, array_uses
+from ..program.loops import array_uses
 from ..program.rebuild import Rebuild, rebuilt
 
 
@@ -185,19 +186,17 @@ def unchanged(program: Program) -> Program:
 
     ``(ifold (fn [a j] (update a (+ t 1) j (f (get a t j)))) z n)``  =>  the same with ``(get z t j)``, and no ``a``. So
     is an element that each iteration reads before it changes it, where no two change the same one: the adjoint of what
-    a table's element is set to, which is cleared then. And so is an element that is read after the loop and that no
-    iteration changes: a shorter span of a table by the length of spans.
+    a table's element is set to, which is cleared then.
     Design decision: where the array vanishes with it alone, else it would have to be copied, to be there in both forms.
     Backward code runs the iterations of a table that is filled in place again, for what they read of it: what they
     fill is there already, in what the next iteration has remembered.
     """
-    finals = array_uses(program.body)
-    changed = (v for x in all_binds(program.body) for v in arrays(x))
-    if not any(all(use.subscripts for use in finals.get(v, ())) for v in changed):
+    finals = uses(program.body)
+    if not any(v not in finals for x in all_binds(program.body) for v in arrays(x)):
         return program
     pass_ = Unchanged(Builder(), program, finals)
     made = rebuilt(program, pass_)
-    return dead_code(made) if pass_.before or pass_.instead else program
+    return dead_code(made) if pass_.before else program
 
 
 def arrays(bind: Bind) -> list[Var]:
@@ -207,47 +206,28 @@ def arrays(bind: Bind) -> list[Var]:
 
 
 class Unchanged(Rebuild):
-    """``unchanged`` for a program; ``before``: what the arrays of which single elements are read were before;
-    ``instead``: those that are read after the loop."""
+    """``unchanged`` for a program; ``before``: what the arrays of which single elements are read were before."""
 
-    def __init__(self, builder: Builder, program: Program, finals: dict[Var, list[Use]]) -> None:
+    def __init__(self, builder: Builder, program: Program, finals: dict[Var, int]) -> None:
         super().__init__(builder)
         self.finals = finals
         self.integers = integers_of(program.body)
         self.before: dict[Prim, Atom] = {}
-        self.instead: dict[Atom, Atom] = {}
 
     def bind(self, bind: Bind) -> None:
         op = bind.op
         for v in arrays(bind):
-            k, later = bind.vars.index(v), self.finals.get(v, [])
-            if all(use.subscripts for use in later):
+            k = bind.vars.index(v)
+            if v not in self.finals:
                 course = Course({op.accs[k]})  # type: ignore[union-attr]
-                if course.goes(op.body) != [k] or not (course.looks or later):  # type: ignore[union-attr]
-                    continue
-                if self.apart(op, course) and self.left(op, course, later):  # type: ignore[arg-type]
+                if course.goes(op.body) == [k] and course.looks and self.apart(op, course):  # type: ignore[union-attr]
                     self.before.update(dict.fromkeys(course.looks, op.inits[k]))  # type: ignore[union-attr]
-                    if later:
-                        self.instead[v] = op.inits[k]  # type: ignore[union-attr]
         super().bind(bind)
 
     def prim(self, op: Prim, var: Var) -> Atom:
-        array = self.before.get(op) or (self.instead.get(op.args[0]) if op.name == "get" else None)
-        if array is not None:
-            return self.b.get(self.atom(array), *self.atoms(op.args[1:]), hint=var.name, given=var.given)
+        if op in self.before:
+            return self.b.get(self.atom(self.before[op]), *self.atoms(op.args[1:]), hint=var.name, given=var.given)
         return super().prim(op, var)
-
-    def left(self, op: Loop, course: Course, later: list[Use]) -> bool:
-        """Whether a loop has changed no element that is read after it."""
-        for use in later:
-            around = [loop for loop in use.loops if loop.index not in self.here]
-            inside = inner_of(op).union(*map(inner_of, around[:1]))
-            for change in course.changes:
-                place, there = change.args[1:-1], self.loops(op, course.place[change][1])
-                if not differ(use.subscripts, place, inside, self.integers):  # type: ignore[arg-type]
-                    if not self.aside(use.subscripts, place, around, there, inside):  # type: ignore[arg-type]
-                        return False
-        return True
 
     @staticmethod
     def loops(op: Loop, indices: Sequence[Var]) -> list[Loop]:
@@ -274,7 +254,8 @@ class Unchanged(Rebuild):
         self, look: Sequence[Atom], change: Sequence[Atom], here: list[Loop], there: list[Loop], inside: set[Var]
     ) -> bool:
         """Whether all elements that are changed lie on one side of all that are read, along an axis or a diagonal."""
-        places = [[affine_in(a, self.integers) for a in place[: len(change)]] for place in (look, change)]
+        width = min(len(look), len(change))
+        places = [[affine_in(a, self.integers) for a in place[:width]] for place in (look, change)]
         for one, other in zip(*map(directions, places)):
             for side in (True, False):
                 most, least = self.furthest(one, side, here), self.furthest(other, not side, there)
