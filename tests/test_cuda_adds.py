@@ -599,3 +599,17 @@ def test_symmetric_matrices_that_loops_fill(name: str) -> None:
             for shape in SHAPES:
                 (got,) = emulator_of(*plans).run(made, (x, w), **shape)
                 np.testing.assert_allclose(got.reshape(np.shape(wanted)), wanted, rtol=1e-11, atol=1e-13)
+
+
+def test_mirror_images_on_both_sides_of_the_diagonal() -> None:
+    """What an iteration stores above the diagonal, the next one stores again below its own."""
+    text = """[#^ (Vec n) x] (let [k (zeros [n n])]
+      (for [i (range 1 (- n 1))] (set-at! k i (+ i 1) (get x i)) (set-at! k (- i 1) i (* 2.0 (get x i)))) k)"""
+    program = printed(text)
+    assert any(note.startswith("one thread:") or "repeated" in note for _, note in program.notes)
+    x = np.random.default_rng(1).normal(size=70)
+    want = np.zeros((70, 70))
+    for i in range(1, 69):
+        want[i, i + 1], want[i - 1, i] = x[i], 2 * x[i]
+    for shape in SHAPES:
+        np.testing.assert_array_equal(emulator_of(program).run(program, (x,), **shape)[0], want)

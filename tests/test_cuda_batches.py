@@ -413,3 +413,19 @@ def test_sums_of_whole_arrays(name: str) -> None:
             for descending in (False, True):
                 (got,) = emulator.run(program, args, descending=descending)
                 np.testing.assert_allclose(got, wanted, rtol=1e-10, atol=1e-11 * np.max(np.abs(wanted)))
+
+
+def test_sums_of_products_that_are_all_wanted() -> None:
+    """A running sum is needed after each of them: its products stay where they are."""
+    f = hyad.model(
+        """(defmodel f [#^ (Arr Real b n d) x #^ (Arr Real b n h) y]
+        (scan (fn [s i] (+ s (@ (transpose (tanh (get x i))) (get y i)))) (zeros [d h]) (arange b)))""",
+        namespace={},
+    )
+    args = np.random.default_rng(1).normal(size=(6, 5, 4)), np.random.default_rng(2).normal(size=(6, 5, 3))
+    made = plan(f, args, "p")
+    assert any(isinstance(s, Repeat) for s in walk(made.steps))
+    wanted = np.cumsum(np.tanh(args[0]).transpose(0, 2, 1) @ args[1], axis=0)
+    for descending in (False, True):
+        (got,) = Emulator([made], gpu.cpu_compiler() or ()).run(made, args, descending=descending)
+        np.testing.assert_allclose(got.ravel()[-wanted.size :], wanted.ravel(), rtol=1e-12)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 
 import numpy as np
@@ -9,7 +10,8 @@ import pytest
 
 import hyad
 import memoised
-from hyad.core import all_binds
+from hyad.core import Bind, Block, Check, While, all_binds, blocks_of, with_blocks
+from hyad.passes.recurring import in_common
 
 #: Leapfrog steps, the forces of a pendulum, and of bodies that attract one another.
 PENDULUM = """(fn [x v dt #^ Int steps]
@@ -114,7 +116,7 @@ DAMPED = """(fn [#^ (Mat n n) A #^ (Vec n) b]
     (sum (square (deref x)))))"""
 CONJUGATE = """(fn [#^ (Mat n n) A #^ (Vec n) b]
   (let [x (ref (* 0.0 b)) r (ref b) p (ref b) k (ref 0)]
-    (while (and (< (deref k) 5) (> (dot (deref r) (deref r)) 1e-12))
+    (while (and (< (deref k) 5) (> (dot (deref r) (deref r)) 1e-6))
       (let [q (@ A (deref p)) rr (dot (deref r) (deref r)) s (/ rr (dot (deref p) q)) rest (- (deref r) (* s q))]
         (set! x (+ (deref x) (* s (deref p))))
         (set! r rest)
@@ -141,19 +143,22 @@ def test_what_a_condition_asks_for_is_computed_once(text: str, args: tuple) -> N
     g = hyad.grad(f, wrt=wrt)
     for one, other in zip(memoised.compile(g)(*args), hyad.compile(g, args=args, without="recurring")(*args)):
         np.testing.assert_allclose(one, other, rtol=1e-11, atol=1e-13)
-    hyad.check_grad(f, args, wrt=wrt)
+    assert hyad.check_grad(f, args, wrt=wrt)
 
 
 def test_a_while_with_nothing_made_twice() -> None:
     """One exponential in an iteration, one product with the matrix, one sum of squares; the sizes compared before."""
-    for text, args, name, times in (
-        (ROOT, (0.7, 0.3), "= exp(", 1),
-        (DAMPED, system(9), "for (long long i1", 2),  # four rows at once, and what is left of them
-        (CONJUGATE, system(9), "acc2[i]*acc2[i]", 0),
+    for text, args, pattern, times, others in (
+        (ROOT, (0.7, 0.3), r"\bexp\(", 1, 2),
+        (DAMPED, system(9), r"for \(long long i1", 2, 4),  # four rows at once, and what is left of them
+        (CONJUGATE, system(9), r"\+= (\w+)\*\1;", 1, 3),
     ):
-        source = str(hyad.show(hyad.model(text, namespace={}), "c", args=args))
-        inside = source[re.search(r"\n    (while|for \(;;\))", source).start() :]
-        assert inside.count(name) == times and "return 1" not in inside, inside
+        f = hyad.model(text, namespace={})
+        for how, wanted in (({}, times), ({"without": "recurring"}, others)):
+            source = hyad.compile(f, args=args, **how).source
+            code = re.sub(" *//.*", "", source)
+            inside = re.search(r"\n    (while|for \(;;\)).*?\n    }\n", code, re.DOTALL)[0]
+            assert len(re.findall(pattern, inside)) == wanted and "return 1" not in inside, inside
 
 
 @pytest.mark.parametrize(
@@ -173,6 +178,40 @@ def test_a_while_left_alone(cond: str, step: str) -> None:
     f, args = hyad.model(text, namespace={}), (1.3, np.linspace(0.5, 1.5, 4))
     assert "recurring" not in [s.name for s in hyad.explain(f, args=args).steps]
     assert f(*args) == pytest.approx(hyad.run(f, *args), rel=1e-13)
+
+
+def test_what_a_branch_of_a_condition_guards_stays_there() -> None:
+    """An element is there where the branch says so; beyond it, nothing is read. What is whole needs no guard."""
+    text = """(fn [#^ (Vec n) v #^ Int k]
+      (let [k (ref k) s (ref 0.0)]
+        (while (and (<= 0 (deref k)) (< (deref k) n) (< TERM 9.0))
+          (set! s (+ (deref s) TERM))
+          (set! k (+ 1 (deref k))))
+        (deref s)))"""
+    for term, name, guarded in (
+        ("(exp (get v (deref k)))", "an element", True),
+        ("(ifold (fn [q i] (+ q (exp (get v i)))) 0.0 (deref k))", "as many", True),
+        ("(* (deref s) (ifold (fn [q i] (+ q (exp (+ (deref s) (get v i))))) 0.0 n))", "all", False),
+    ):
+        f = hyad.model(text.replace("TERM", term), namespace={})
+        loop = next(x.op for x in all_binds(f.program(f.specs()).body) if type(x.op) is While)
+        bare = dataclasses.replace(loop, cond=unchecked(loop.cond), body=unchecked(loop.body))
+        assert (in_common(bare) == {}) is guarded, name
+        v = np.linspace(0.1, 0.7, 4)
+        for k in (-1, 0, 3, 4, 9):
+            assert hyad.compile(f, "python", args=(v, k))(v, k) == hyad.run(f, v, k)
+
+
+def unchecked(block: Block) -> Block:
+    """A block as if all in it had been proved."""
+    binds = (x for x in block.binds if type(x.op) is not Check)
+    made = (
+        Bind(x.vars, with_blocks(x.op, [unchecked(b) for b in blocks_of(x.op)]), x.span, x.soft)
+        if blocks_of(x.op)
+        else x
+        for x in binds
+    )
+    return Block(tuple(made), block.results)
 
 
 def test_a_condition_that_fails_at_once() -> None:

@@ -11,8 +11,10 @@ import hyad
 import memoised
 import oracle
 from hyad.codegen.c import print_c
-from hyad.core import Arr, Const, Loop, Prim, all_binds
+from hyad.core import INT, Arr, Block, Const, Loop, Prim, Var, all_binds, integer
 from hyad.passes.optimise import PIPELINE, named
+from hyad.passes.unchanged import Unchanged
+from hyad.program.builder import Builder
 
 #: A table whose rows are filled by a loop: the element that is stored, how often, and whether the rows are built.
 TABLE = """(fn [#^ (Mat k k) a #^ (Mat n k) x]
@@ -436,3 +438,15 @@ def test_rows_over_zeros_are_built_though_they_are_read() -> None:
 
 def outermost(f: hyad.Model) -> Loop:
     return next(x.op for x in f.optimised(f.specs(None)).body.binds if type(x.op) is Loop)
+
+
+def test_rows_and_elements_are_compared_by_the_subscripts_that_both_have() -> None:
+    """A row that is read, and an element of a row that is changed: of the same one, or of the next."""
+    f = hyad.model("(fn [x] (* x x))", namespace={})
+    look = Unchanged(Builder(), f.program(f.specs((1.0,))), {})
+    c = Var("c", INT)
+    loop = Loop(integer(3), c, (), (), Block((), ()))
+    row, other = (integer(0), integer(5)), (integer(0), integer(6))
+    assert not look.aside(row, (*row, c), [], [loop], {c})
+    assert look.aside(row, (*other, c), [], [loop], {c})
+    assert not look.aside((*row, c), row, [loop], [], {c})

@@ -23,7 +23,7 @@ from ..core import (
 )
 from ..passes.copies import changed_by
 from ..passes.unchanged import integers_of
-from ..program.affine import Affine, affine_add, affine_in, with_factors
+from ..program.affine import Affine, affine_in, furthest, with_factors
 from ..program.bounds import Scope
 from ..program.builder import Builder
 from ..program.loops import array_uses
@@ -62,7 +62,7 @@ def rooms(op: Loop) -> dict[Loop, Affine] | None:
             if type(x.op) is Loop:
                 count = affine(x.op.count)
                 if perhaps(x.op.count) or not bound.isdisjoint(count[1]):
-                    found[x.op] = highest(count, counts)
+                    found[x.op] = furthest(count, True, counts)
                     if not bound.isdisjoint(found[x.op][1]):
                         return False
                 inner = {**counts, x.op.index: count}
@@ -71,17 +71,6 @@ def rooms(op: Loop) -> dict[Loop, Affine] | None:
         return True
 
     return found if known(op.body, {op.index: affine(op.count)}) else None
-
-
-def highest(a: Affine, counts: Mapping[Var, Affine]) -> Affine:
-    """What an integer is never above in the loops around it, whose indices and counts are ``counts``, outermost
-    first."""
-    for v, count in reversed(counts.items()):
-        step = a[1].get(v, 0)
-        a = affine_add(a, (0, {v: 1}), -step)
-        if step > 0:
-            a = affine_add(a, affine_add(count, (-1, {})), step)
-    return a
 
 
 def read_by_rows(b: Builder, scope: Scope, back: Block) -> Block:

@@ -21,6 +21,7 @@ from ..core import (
     Prim,
     Var,
     While,
+    all_binds,
     blocks_of,
     most_uses,
     reads,
@@ -38,16 +39,22 @@ def batches_block(block: Block) -> Block:
     where the sums are over rows of ``x`` and ``y``: these follow one another in memory from one matrix to the next.
     What is added up otherwise, a product at a time, has a loop of its own.
     """
+    zeros = {v for b in all_binds(block) if type(b.op) is Prim and b.op.name == "zeros" for v in b.vars}
+    return in_their_place(block, lambda bind: as_products(bind, zeros))
+
+
+def in_their_place(block: Block, change: Callable[[Bind], list[Bind] | None]) -> Block:
+    """A block, and the regions that the host runs, with what ``change`` gives in place of loops that carry something
+    on, where it gives something."""
     out: list[Bind] = []
-    zeros = {b.vars[0] for b in block.binds if type(b.op) is Prim and b.op.name == "zeros"}
     for b in block.binds:
         op = b.op
-        made = as_products(b, zeros) if type(op) is Loop and op.accs else None
+        made = change(b) if type(op) is Loop and op.accs else None
         if made is not None:
             out += made
             continue
         regions = blocks_of(op) if type(op) in (Loop, While, If) else ()
-        inner = [batches_block(r) for r in regions]
+        inner = [in_their_place(r, change) for r in regions]
         same = all(x is y for x, y in zip(inner, regions))
         out.append(b if same else Bind(b.vars, with_blocks(op, inner), b.span))
     unchanged = len(out) == len(block.binds) and all(x is y for x, y in zip(out, block.binds))
@@ -101,7 +108,8 @@ def as_products(bind: Bind, zeros: set[Var]) -> list[Bind] | None:
         v = bind.vars[k] if init in zeros else Var(product.vars[0].name, product.vars[0].type, bind.span)
         out.append(Bind((v,), Prim("product", args), product.span))
         if v is not bind.vars[k]:
-            out.append(Bind((bind.vars[k],), added(total.op, {op.accs[k]: init, product.vars[0]: v}), bind.span))
+            like = total.op.body.binds[0].op.body.binds[-1]  # type: ignore[union-attr]
+            out.append(matrix_sum(bind.vars[k], init, v, like))  # type: ignore[arg-type]
     for v, b in zip(bind.vars[n:], stacked):
         index = Var(op.index.name, INT, op.index.span, op.index.given)
         here = {op.index: index}
@@ -127,21 +135,6 @@ def in_rows(op: Prim, views: dict[Var, Prim]) -> bool:
     """Whether the terms of a product's sums are rows of both matrices, of a batch each."""
     x, y, *_, s, t = op.args
     return x in views and y in views and bool(s.value) and not t.value  # type: ignore[union-attr]
-
-
-def added(nest: Loop, names: dict[Atom, Atom]) -> Loop:
-    """The nest of a sum of two matrices, of others."""
-    index, inner = Var(nest.index.name, INT), nest.body.binds[0]
-    op: Loop = inner.op  # type: ignore[assignment]
-    j, row = Var(op.index.name, INT), Var(inner.vars[0].name, inner.vars[0].type, inner.span)
-    new: dict[Atom, Atom] = {**names, nest.index: index, op.index: j}
-    binds = []
-    for b in op.body.binds:
-        v = Var(b.vars[0].name, b.vars[0].type, b.span)
-        binds.append(Bind((v,), Prim(b.op.name, tuple(new.get(a, a) for a in b.op.args)), b.span, b.soft))  # type: ignore
-        new[b.vars[0]] = v
-    body = Block((Bind((row,), Loop(op.count, j, (), (), Block(tuple(binds), (v,))), inner.span),), (row,))
-    return replace(nest, index=index, body=body)
 
 
 def sum_of(bind: Bind) -> tuple[Atom, Atom] | None:
@@ -171,19 +164,7 @@ def aside_block(block: Block, parallel: Callable[[Bind], bool]) -> Block:
 
     where the rest of an iteration needs no other one, as ``parallel`` says of a loop: a gradient of weights by a batch.
     """
-    out: list[Bind] = []
-    for b in block.binds:
-        op = b.op
-        made = set_aside(b, parallel) if type(op) is Loop and op.accs else None
-        if made is not None:
-            out += made
-            continue
-        regions = blocks_of(op) if type(op) in (Loop, While, If) else ()
-        inner = [aside_block(r, parallel) for r in regions]
-        same = all(x is y for x, y in zip(inner, regions))
-        out.append(b if same else Bind(b.vars, with_blocks(op, inner), b.span))
-    unchanged = len(out) == len(block.binds) and all(x is y for x, y in zip(out, block.binds))
-    return block if unchanged else Block(tuple(out), block.results)
+    return in_their_place(block, lambda bind: set_aside(bind, parallel))
 
 
 def set_aside(bind: Bind, parallel: Callable[[Bind], bool]) -> list[Bind] | None:
@@ -244,7 +225,7 @@ def set_aside(bind: Bind, parallel: Callable[[Bind], bool]) -> list[Bind] | None
             matrices.append(view)
         of = Var(product.vars[0].name, product.vars[0].type, product.span)
         binds.append(Bind((of,), Prim("product", (*matrices, *product.op.args[2:])), product.span))  # type: ignore
-        binds.append(matrix_sum(acc, of, total))
+        binds.append(matrix_sum(Var(acc.name, acc.type, bind.span), acc, of, total))
         block = Block(tuple(binds), binds[-1].vars)
         out.append(Bind((bind.vars[k],), Loop(op.count, index, (op.inits[k],), (acc,), block), bind.span))
     return out
@@ -285,12 +266,12 @@ def dropped(nest: Bind, gone: set[Atom]) -> Bind | None:
     return Bind(tuple(nest.vars[k] for k in left), replace(op, body=body), nest.span)
 
 
-def matrix_sum(one: Var, other: Var, like: Bind) -> Bind:
-    """The sum of two matrices, its elements made as ``like`` makes a number."""
-    n, m = one.type.dims  # type: ignore[union-attr]
+def matrix_sum(out: Var, one: Var, other: Var, like: Bind) -> Bind:
+    """``out``, the sum of two matrices, its elements made as ``like`` makes a number."""
+    n, m = out.type.dims  # type: ignore[union-attr]
     i, j = Var("i", INT), Var("j", INT)
     a, b, t = (Var(v.name, REAL, like.span) for v in (one, other, like.vars[0]))
-    row, out = Var(one.name, Arr(REAL, (m,)), like.span), Var(one.name, one.type, like.span)
+    row = Var(out.name, Arr(REAL, (m,)), like.span)
     binds = (
         Bind((a,), Prim("get", (one, i, j)), like.span),
         Bind((b,), Prim("get", (other, i, j)), like.span),

@@ -232,7 +232,7 @@ def added_block(block: Block) -> Block:
                     continue
         inner = [added_block(r) for r in blocks_of(op)]
         b = Bind(b.vars, with_blocks(op, inner), b.span) if inner else b
-        out.append(all_in_order(b) if carries_on(op) else b)
+        out.append(added_in_place(b) if carries_on(op) else b)
     return tidy(Block(tuple(out), block.results))
 
 
@@ -247,7 +247,7 @@ def carries_on(op: Op) -> bool:
     return type(op) is Loop and any(isinstance(a.type, Arr) for a in op.accs)
 
 
-def all_in_order(bind: Bind) -> Bind:
+def added_in_place(bind: Bind) -> Bind:
     """A loop with what its iterations build of whole arrays and something added in place, if it is a parallel one then;
     not where products of a batch are added up."""
     op: Loop = bind.op  # type: ignore[assignment]

@@ -35,7 +35,6 @@ from ..core import (
     all_binds,
     free_vars,
     integer,
-    reads,
     same,
     substitute,
     type_of,
@@ -381,10 +380,10 @@ class Nest:
         chosen = dict(stacks)
         weight, terms = made(chosen) if chosen else (weight, terms)
         several = self.combined([a.value for a in found[0]])
-        if weight > DEAR and len({*several} - {*chosen}) <= STACKED:
+        if terms and weight > DEAR and len({*several} - {*chosen}) <= STACKED:
             tried = {**chosen, **{v: Var(v.name, self.stack_type(), v.span) for v in several if v not in chosen}}
             light, fewer = made(tried)
-            if light <= DEAR and accs.isdisjoint(reads(self.stacked(tried))):
+            if light <= DEAR:
                 stacks.update(tried)
                 return fewer, True
         for _ in range(STACKED):  # one number more, that which most is made of
@@ -392,7 +391,7 @@ class Nest:
                 break
             tried = [{**chosen, v: Var(v.name, self.stack_type(), v.span)} for v, _ in self.numbers_made()]
             weight, terms, chosen = min(((*made(s), s) for s in tried), key=lambda x: x[0], default=(weight, {}, {}))
-        if weight > DEAR or not accs.isdisjoint(reads(self.stacked(chosen))):
+        if weight > DEAR:
             return None
         stacks.update(chosen)
         return terms, True

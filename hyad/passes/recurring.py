@@ -23,6 +23,7 @@ from ..core import (
     given,
     kinds_of,
     reads,
+    same,
     with_blocks,
     with_body,
 )
@@ -177,32 +178,50 @@ def handed_on(op: Loop, room: Callable[[Var], bool] = lambda v: True) -> dict[Va
 def in_common(op: While) -> dict[Var, Var]:
     """What the condition of a ``while`` computes, and its body computes of the same state: the one, and the other.
 
-    It is what the next round needs of the state that this one ends with, and so may not fail, but for what stands in a
-    branch of the condition: that is computed once more where the branch is not taken in the end.
+    It is what the next round needs of the state that this one ends with, and so may not fail. What stands in a branch
+    of the condition is computed once more where the branch is not taken in the end: none that the branch guards.
     """
     if op.snapshots is not None or has_checks(op.cond) or has_checks(op.body):
         return {}
     outlines: dict[tuple, list[Bind]] = {}
     for x in op.body.binds:
         outlines.setdefault(outline(x), []).append(x)
-    same: dict[Var, Var] = {}
+    equal: dict[Var, Var] = {}
 
-    def look(block: Block) -> None:
+    def look(block: Block, guarded: bool) -> None:
         for x in block.binds:
-            others = [y for y in outlines.get(outline(x), ()) if y.soft == x.soft]
-            key = structure(x.op, True, same) if others else None
+            others = [y for y in outlines.get(outline(x), ()) if y.soft == x.soft and not (guarded and needs_guard(x))]
+            key = structure(x.op, True, equal) if others else None
             twin = next((y for y in others if structure(y.op, True) == key), None)
             if twin is not None and [v.type for v in x.vars] == [v.type for v in twin.vars]:
-                same.update(zip(x.vars, twin.vars))
+                equal.update(zip(x.vars, twin.vars))
             elif type(x.op) is If:
                 for arm in blocks_of(x.op):
-                    look(arm)
+                    look(arm, True)
 
-    look(op.cond)
-    tested, rest = without(op.cond, {*same}), without(op.body, {*same.values()})
-    wanted = {same[v] for v in free_vars(tested) if v in same} | {v for v in free_vars(rest) if v in same.values()}
+    look(op.cond, False)
+    tested, rest = without(op.cond, {*equal}), without(op.body, {*equal.values()})
+    wanted = {equal[v] for v in free_vars(tested) if v in equal} | {v for v in free_vars(rest) if v in equal.values()}
     taken = {v for v in wanted if handed(op, v)}
-    return {v: w for v, w in same.items() if w in taken}
+    return {v: w for v, w in equal.items() if w in taken}
+
+
+def needs_guard(bind: Bind) -> bool:
+    """Whether an operation reads elements that a branch may have to say are there: others than each of an axis."""
+    if type(bind.op) is Prim:
+        return bind.op.name == "get"
+    counts = {x.op.index: x.op.count for x in (bind, *inside(bind)) if type(x.op) is Loop}
+    gets = (x.op for x in inside(bind) if type(x.op) is Prim and x.op.name == "get")
+    return not all(
+        s in counts and same(counts[s], d)
+        for g in gets
+        for s, d in zip(g.args[1:], g.args[0].type.dims)  # type: ignore
+    )
+
+
+def inside(bind: Bind) -> list[Bind]:
+    """What stands in the regions of an operation."""
+    return [x for block in blocks_of(bind.op) for x in all_binds(block)]
 
 
 def handed(op: While, v: Var) -> bool:
@@ -213,8 +232,8 @@ def handed(op: While, v: Var) -> bool:
         return False
     if not isinstance(v.type, Arr):
         return Loop in kinds_of(needed) or work(needed) >= DEAR
-    inside = [x for y in needed.binds if type(y.op) is Loop for x in all_binds(y.op.body)]
-    dear = any(type(x.op) is Loop or type(x.op) is Prim and price_of(x.op) >= CALL for x in inside)
+    made = [x for y in needed.binds if type(y.op) is Loop for x in inside(y)]
+    dear = any(type(x.op) is Loop or type(x.op) is Prim and price_of(x.op) >= CALL for x in made)
     return dear and not any(d in defined_in(op.body) for d in v.type.dims)
 
 

@@ -7,7 +7,7 @@ in its order.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 
@@ -33,7 +33,7 @@ from ..core import (
     most_uses,
     type_of,
 )
-from ..program.affine import Affine, affine_add, affine_in, with_factors
+from ..program.affine import Affine, affine_add, affine_in, furthest, with_factors
 from ..program.primitives import PRIMITIVES
 
 #: What is folded in any order, and by which operations.
@@ -338,13 +338,10 @@ def mirrored(op: Loop, versions: set[Var], made: dict, inside: set[Var]) -> bool
 
     counts = {b.op.index: number(b.op.count) for b in all_binds(op.body) if type(b.op) is Loop}
 
-    def furthest(a: Affine, most: bool, counts: dict[Var, Affine]) -> float:
+    def known_end(a: Affine, most: bool, counts: Mapping[Var, Affine]) -> float:
         """The most, or the least, that a number is, as far as the loops inside say."""
-        for v in reversed(counts):
-            step = a[1].get(v, 0)
-            end = affine_add(counts[v], (1, {}), -1) if (step > 0) is most else (0, {})
-            a = affine_add(affine_add(a, (0, {v: 1}), -step), end, step)
-        return a[0] if not a[1] else inf if most else -inf
+        constant, terms = furthest(a, most, counts)
+        return constant if not terms else inf if most else -inf
 
     def side(a: Atom, own: Affine, known: tuple) -> object:
         """Where another number lies as seen from the own one."""
@@ -353,11 +350,11 @@ def mirrored(op: Loop, versions: set[Var], made: dict, inside: set[Var]) -> bool
             return this[0], frozenset(this[1].items())
         ends = {v: affine_add(number(big), (1 - strict, {})) for v, big, strict in known if v in counts}
         within, gap = {**counts, **ends}, affine_add(this, own, -1)
-        if furthest(gap, True, within) <= 0:
+        if known_end(gap, True, within) <= 0:
             return "below"
         above = [affine_add(number(small), (int(strict), {})) for small, big, strict in known if big is a]
-        least = (furthest(affine_add(x, own, -1), False, within) for x in above)
-        return "above" if furthest(gap, False, within) >= 0 or any(x >= 0 for x in least) else None
+        least = (known_end(affine_add(x, own, -1), False, within) for x in above)
+        return "above" if known_end(gap, False, within) >= 0 or any(x >= 0 for x in least) else None
 
     def told(p: int, q: int, own: Affine) -> bool:
         found = set()

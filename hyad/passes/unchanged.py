@@ -30,7 +30,7 @@ from ..core import (
     uses,
     with_body,
 )
-from ..program.affine import Affine, affine_add, affine_in, directions, negated
+from ..program.affine import affine_add, affine_in, directions, furthest, negated
 from ..program.builder import Builder
 from ..program.dead import dead_code
 from ..program.loops import array_uses
@@ -256,21 +256,14 @@ class Unchanged(Rebuild):
         """Whether all elements that are changed lie on one side of all that are read, along an axis or a diagonal."""
         width = min(len(look), len(change))
         places = [[affine_in(a, self.integers) for a in place[:width]] for place in (look, change)]
+        mine, others = ({x.index: affine_in(x.count, self.integers) for x in loops} for loops in (here, there))
         for one, other in zip(*map(directions, places)):
             for side in (True, False):
-                most, least = self.furthest(one, side, here), self.furthest(other, not side, there)
+                most, least = furthest(one, side, mine), furthest(other, not side, others)
                 gap = affine_add(least, most, -1) if side else affine_add(most, least, -1)
                 if inside.isdisjoint(gap[1]) and self.b.nonnegative(affine_add(self.moved(gap), (1, {}), -1)):
                     return True
         return False
-
-    def furthest(self, a: Affine, most: bool, loops: list[Loop]) -> Affine:
-        """The most, or the least, that an integer is in the iterations of loops."""
-        for loop in reversed(loops):
-            step = a[1].get(loop.index, 0)
-            end = affine_add(affine_in(loop.count, self.integers), (1, {}), -1) if (step > 0) is most else (0, {})
-            a = affine_add(affine_add(a, (0, {loop.index: 1}), -step), end, step)
-        return a
 
     def own(self, look: Sequence[Atom], change: Sequence[Atom], loops: Sequence[Var], inside: set[Var]) -> bool:
         """Whether each iteration of these loops has elements of its own, all that it reads and changes: for each there

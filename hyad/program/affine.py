@@ -53,6 +53,15 @@ def never_equal(one: Sequence[Affine | None], two: Sequence[Affine | None]) -> b
     return any(constant and not terms for constant, terms in gaps)
 
 
+def furthest(a: Affine, most: bool, counts: Mapping[Var, Affine]) -> Affine:
+    """The most, or the least, that an integer is in loops, whose indices and counts are ``counts``, outermost first."""
+    for v, count in reversed(counts.items()):
+        step = a[1].get(v, 0)
+        end = affine_add(count, (-1, {})) if (step > 0) is most else (0, {})
+        a = affine_add(affine_add(a, (0, {v: 1}), -step), end, step)
+    return a
+
+
 def directions(place: Sequence[Affine]) -> list[Affine]:
     """An element's place along each axis, then across and along the diagonals of each two: what lies apart in one of
     these are different elements."""
